@@ -32,7 +32,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from dpcohort.deploy.flower.trial import (
     demo_partition,
     demo_settings,
     free_ports,
+    program,
     start_all,
     trial,
 )
@@ -80,10 +81,27 @@ def slow_settings(rounds: int, local_steps: int) -> tuple[dict[str, Any], dict[s
     return {**settings, "plan": slow, "optimiser": {"learning_rate": 0.05}}, records
 
 
+def start_supernode(federation: Trial, client: str) -> None:
+    """Start Flower's own SuperNode in the place of a client's node."""
+    folder = client_folder(federation.kit, client)
+    federation.start(federation.named("node", client), [
+        program("flower-supernode"), "--superlink", f"127.0.0.1:{federation.gate_port}",
+        "--root-certificates", folder / "ca.crt",
+        "--auth-supernode-private-key", folder / "node.key",
+        "--host", "127.0.0.1", "--port", free_ports(1)[0],
+        "--node-config", f'guard="{federation.sockets[client]}"',
+    ], home=folder / "flwr")  # fmt: skip
+
+
+def node_starter(case: str) -> Callable[[Trial, str], None]:
+    """How the clients' nodes are started in a case."""
+    return start_supernode if case in _SUPERNODES else Trial.start_node
+
+
 @contextlib.contextmanager
 def supervised(federation: Trial, case: str) -> Iterator[None]:
     """Start again what has ended among guards and nodes, as a unit with Restart=always."""
-    start_node = federation.start_supernode if case in _SUPERNODES else federation.start_node
+    start_node = node_starter(case)
     done = threading.Event()
 
     def watch() -> None:
@@ -92,7 +110,7 @@ def supervised(federation: Trial, case: str) -> Iterator[None]:
                 if not federation.processes.is_running(f"guard-{place}"):
                     federation.start_guard(client)
                 if not federation.processes.is_running(f"node-{place}"):
-                    start_node(client)
+                    start_node(federation, client)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -197,7 +215,7 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
     out = folder / "run"
     with trial(settings, records, folder) as federation:
-        start_all(federation, lambda words: None, own_nodes=case not in _SUPERNODES)
+        start_all(federation, lambda words: None, node_starter(case))
         with supervised(federation, case):
             federation.start_run(out)
             await_computing(federation, rounds_done=1, out=out)
@@ -242,7 +260,7 @@ def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
         start_all(
             federation,
             lambda words: print(words, file=sys.stderr, flush=True),
-            own_nodes=case not in _SUPERNODES,
+            node_starter(case),
         )
         with contextlib.nullcontext() if case == "guard" else supervised(federation, case):
             federation.start_run(out)

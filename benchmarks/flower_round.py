@@ -30,8 +30,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flower_faults import start_supernode
+
 from dpcohort.deploy.flower.adapter import flower_version
-from dpcohort.deploy.flower.trial import Trial, demo_settings, free_ports, start_all, trial
+from dpcohort.deploy.flower.trial import (
+    Trial,
+    demo_settings,
+    free_ports,
+    program,
+    start_all,
+    trial,
+)
 from dpcohort.runs.verification import verify_run
 
 _SECONDS = 600.0
@@ -149,7 +158,9 @@ def empty_rounds(federation: Trial, folder: Path, rounds: int) -> dict[str, Any]
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text(text)
     with watched(federation) as used:
-        federation.start_app(app, f"out={json.dumps(str(out))} rounds={rounds}")
+        config = f"out={json.dumps(str(out))} rounds={rounds}"
+        command = [program("flwr"), "run", app, "dpcohort", "--stream", "--run-config", config]
+        federation.start("run", command)
         federation.processes.await_that("run", out.exists, "answer", seconds=_SECONDS)
         federation.processes.wait("run", seconds=60)
     told = json.loads(out.read_text())
@@ -192,7 +203,8 @@ def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, Any]:
     )
     folder = Path(tempfile.mkdtemp(prefix="dpc-round-"))
     with trial(settings, records, folder) as federation:
-        start_all(federation, lambda words: print(f"  {words}", file=sys.stderr), own_nodes=own)
+        start_node = Trial.start_node if own else start_supernode
+        start_all(federation, lambda words: print(f"  {words}", file=sys.stderr), start_node)
         time.sleep(5.0)
         empty = [empty_rounds(federation, folder, (rounds + 1) // 2)]
         planned = plan_rounds(federation, folder / "run")

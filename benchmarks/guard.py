@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,9 +80,9 @@ def one_step(
     x, y = torch.from_numpy(inputs[:_BATCH]), torch.from_numpy(data.labels[:_BATCH])
     network = ClippedNetwork(built, cross_entropy, x[:3], y[:3])
     start, clip = network.layout.flatten(built), torch.ones(1)
-    step: dict[str, Any] = {"rate": _BATCH / _RECORDS, "batch_size": _BATCH, "step_sizes": [0.1]}
+    batches = (sampler, _BATCH / _RECORDS, _BATCH)
     guard, engine, ratio = in_turns(
-        lambda: training.update(start.numpy(), Lattice(2.0, 1.0), sampler, **step),
+        lambda: training.update(start.numpy(), Lattice(2.0, 1.0), batches, [0.1]),
         lambda: network.clipped_sums(start[None], x[None], y[None], clip=clip),
         repeats,
     )

@@ -78,7 +78,7 @@ class Training:
     dimension, layout = _DIMENSION, _LAYOUT
 
     def update(
-        self, parameters: NDArray[np.float32], lattice: Lattice, sampler: str, **settings: Any
+        self, parameters: NDArray[np.float32], lattice: Lattice, *drawn: Any
     ) -> NDArray[np.float32]:
         """Noise around 0."""
         nothing, key = torch.zeros(_DIMENSION, dtype=torch.int64), os.urandom(KEY_BYTES)

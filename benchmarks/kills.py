@@ -174,7 +174,7 @@ class Training:
         self._write = os.write  # before a bomb is planted
 
     def update(
-        self, parameters: NDArray[np.float32], lattice: Lattice, sampler: str, **settings: Any
+        self, parameters: NDArray[np.float32], lattice: Lattice, *drawn: Any
     ) -> NDArray[np.float32]:
         """Noise around 0."""
         # A client app's parameters are public: they say here which draw this is.

@@ -216,21 +216,27 @@ def toml_text(values: Mapping[str, Any]) -> str:
 
 
 def _toml_lines(table: Mapping[str, Any]) -> str:
-    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in table.items())
+    return "".join(f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in table.items())
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+    return name if _BARE_KEY.fullmatch(name) else toml_value(name)
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """One value as TOML writes it, in a line.
+
+    Example:
+        >>> toml_value({"bounds": [0, 1.5]})
+        '{ bounds = [0, 1.5] }'
+    """
     if isinstance(value, float):
         return repr(float(value))  # nan and inf are called so in TOML too
     if isinstance(value, str | int):  # a string of TOML is one of JSON, but for one character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_toml_key(key)} = {_toml_value(v)}" for key, v in value.items())
+        inside = ", ".join(f"{_toml_key(key)} = {toml_value(v)}" for key, v in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     raise InputError("config", given=value, allowed="text, numbers, lists and tables")

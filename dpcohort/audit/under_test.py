@@ -372,15 +372,9 @@ class GuardUnderTest:
         )
         weights = np.full(dimension, hostile_start(self._hostile), dtype=np.float32)
         lattice = Lattice(claim.noise_multiplier, claim.clip)
+        batches = (claim.sampler, batch_size / size, batch_size)
         updates = [
-            training.update(
-                weights,
-                lattice,
-                claim.sampler,
-                rate=batch_size / size,
-                batch_size=batch_size,
-                step_sizes=[1.0] * local_steps,
-            )
+            training.update(weights, lattice, batches, [1.0] * local_steps)
             for _ in range(cohorts.size)
         ]
         return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)

@@ -11,7 +11,7 @@ import pytest
 
 from dpcohort.deploy.flower.client_app import LocalGuards
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import write_kit
+from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.flower.trial import Processes, Trial, write_client_data
 from dpcohort.errors import DpcohortError
@@ -38,10 +38,9 @@ def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
     trial = Trial(
         kit=kit,
         processes=Processes(tmp_path),
-        sockets=tmp_path,
+        sockets=dict.fromkeys(federation.drawn, tmp_path / "guard.sock"),
         superlink_port=1,
         gate_port=2,
-        node_ports=dict.fromkeys(federation.drawn, 3),
     )
     found = faults.outcome(trial, settings, out)
     assert found["planned"] == found["counted"]
@@ -55,3 +54,28 @@ def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
 
 def test_processes_are_found_by_their_ancestors(faults):
     assert faults._ancestors(os.getpid())[0] == os.getppid()
+
+
+def test_a_supernode_reaches_the_gate_and_its_own_guard_only(faults, tmp_path, monkeypatch):
+    monkeypatch.setattr(faults, "program", lambda name: name)
+    started: dict[str, tuple[list[str], dict[str, str]]] = {}
+
+    class Noted(Processes):
+        def start(self, name, command, *, env=None):
+            started[name] = list(command), dict(env or {})
+
+    place = tmp_path / "1.sock"
+    trial = Trial(
+        kit=tmp_path,
+        processes=Noted(tmp_path),
+        sockets={"ward 7": tmp_path / "0.sock", "lab": place},
+        superlink_port=8000,
+        gate_port=9443,
+    )
+    client_folder(tmp_path, "lab").mkdir(parents=True)
+    faults.start_supernode(trial, "lab")
+    command, environment = started["node-1"]
+    assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
+    assert command[-1] == f'guard="{place}"'
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_HOME"] != str(tmp_path / "server/flwr")

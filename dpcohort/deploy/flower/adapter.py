@@ -122,8 +122,11 @@ class FlowerGrid:
                 error = message.error
                 words = f"error {int(error.code)}: {str(error.reason or 'no reason given')[:300]}"
                 answers.append((name, None, words))
-            else:
-                answers.append(_answer(name, message.content))
+                continue
+            try:
+                answers.append((name, _body(message.content), ""))
+            except Exception:  # written by another program: it may be anything
+                answers.append((name, None, "the answer is not one of dpcohort's client app"))
         return answers
 
 
@@ -300,10 +303,3 @@ def _body(content: Any) -> bytes:
     if array.dtype != np.uint8 or array.ndim != 1:
         raise ValueError("the body is not bytes")
     return bytes(array.tobytes())
-
-
-def _answer(name: str, content: Any) -> Answer:
-    try:
-        return name, _body(content), ""
-    except Exception:  # written by another program: it may be anything
-        return name, None, "the answer is not one of dpcohort's client app"

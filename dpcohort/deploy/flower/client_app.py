@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +94,10 @@ def _asked(guard: GuardClient, request: Message) -> bytes:
         return encode(Refusal(code=error.code, message=message, counted=error.counted))
 
 
-class LocalGuards(AbstractContextManager["LocalGuards"]):
+class LocalGuards(ExitStack[bool | None]):
     """Guards of several clients in this process, each opened when it is first asked.
+
+    Closing them leaves counted what they counted.
 
     Args:
         clients: the folder ``clients`` of a kit; in each client's folder are ``terms.toml``,
@@ -104,17 +106,9 @@ class LocalGuards(AbstractContextManager["LocalGuards"]):
     """
 
     def __init__(self, clients: str | Path) -> None:
+        super().__init__()
         self._clients = Path(clients)
-        self._stack = ExitStack()
         self._sockets: dict[str, Path] = {}
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the guards; what they counted stays counted."""
-        self._sockets.clear()
-        self._stack.close()
 
     def carry(self, body: bytes) -> bytes:
         """Answer a message with the words of the guard of the client it is for."""
@@ -123,8 +117,7 @@ class LocalGuards(AbstractContextManager["LocalGuards"]):
 
     def transport(self, federation: Federation) -> InProcess:
         """A transport whose nodes are the federation's clients."""
-        keys = federation.fingerprints
-        return InProcess({keys[client]: self.carry for client in federation.clients})
+        return InProcess(dict.fromkeys(federation.fingerprints.values(), self.carry))
 
     def _socket(self, client: str) -> Path:
         if client not in self._sockets:
@@ -137,7 +130,7 @@ class LocalGuards(AbstractContextManager["LocalGuards"]):
             terms = GuardTerms.from_toml(folder / "terms.toml")
             is_first = terms.ledger_id is None
             # A socket's path may have about a hundred characters; a kit's may have more.
-            short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
+            short = self.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
             service = open_guard(
                 folder / "terms.toml",
                 data=folder / ("data.npz" if terms.table is None else "data.csv"),
@@ -145,8 +138,9 @@ class LocalGuards(AbstractContextManager["LocalGuards"]):
                 socket=Path(short) / "guard.sock",
                 new_ledger=is_first and not ledger.exists(),
             )
-            self._stack.enter_context(service).start()
+            self.enter_context(service).start()
             self._sockets[client] = service.path
+            self.callback(self._sockets.pop, client)
         return self._sockets[client]
 
 

@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import model_validator
 from torch import nn
 
 from dpcohort.atomic_file import owner_only
@@ -54,27 +53,27 @@ from dpcohort.deploy.flower.federation import (
     check_no_public_client,
     disagreements,
     some,
+    unit_of,
 )
 from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import GuardTrainer
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, check_records
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
-from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, encode
+from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import LocalTraining, layout_of
+from dpcohort.deploy.guard.training import Batches, LocalTraining, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
-from dpcohort.engine import EngineState
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line, visible
 from dpcohort.plan import Plan
 from dpcohort.runs.run import Run
-from dpcohort.runs.training import closing, run_rounds
+from dpcohort.runs.training import run_rounds
 
 __all__ = ["PrivacyAwareStrategy", "PrivacyMod", "clients_of"]
 
@@ -334,14 +333,9 @@ class PrivacyMod:
         if accepted is not None and self.unit == "client":
             with within_terms():
                 check_whole(accepted)
-        return GuardTerms(
-            dataset=name,
-            lifetime_epsilon=cap.epsilon,
-            lifetime_delta=cap.delta,
-            neighbours=cap.neighbours,
-            across_runs=cap.across_runs,
-            model=_MODEL,
-        )
+        said = cap.model_dump(include={"neighbours", "across_runs"})
+        said |= {"lifetime_epsilon": cap.epsilon, "lifetime_delta": cap.delta}
+        return GuardTerms(dataset=name, model=_MODEL, **said)
 
     def _trainer(self, message: Any, context: Any, call_next: Any) -> tuple[int, Any]:
         if self._records is None or self._network is None:
@@ -376,20 +370,13 @@ class _WholeUpdate:
         self.layout = layout_of(self._arrays.module)
 
     def update(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-        step_sizes: Sequence[float],
-    ) -> NDArray[np.float32]:
+        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+    ) -> Vector:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        return noisy_update(moved, lattice, scale=alpha / batch_size)
+        return noisy_update(moved, lattice, scale=alpha / batches[2])
 
     def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
         """What the app's own training makes of the parameters; None where it failed."""
@@ -497,9 +484,8 @@ class _Nodes(FlowerGrid):
         super().__init__(grid)
         self._run, self._beside, self._config = run, dict(beside), dict(config)
         self._asked: dict[str, int] = {}
-        self._seen: set[int] = set()
-        #: What each node answered, or why it did not.
-        self.answers: dict[int, Hello | str] = {}
+        #: What each node that was asked answered, or why it did not; None while nothing came.
+        self.answers: dict[int, Hello | str | None] = {}
 
     def nodes(self) -> Sequence[tuple[str, int]]:
         """Name and number of the nodes that are online; new ones are asked who they are."""
@@ -508,15 +494,13 @@ class _Nodes(FlowerGrid):
             for node in self._grid.get_nodes()
             if getattr(node, "status", "") in ("", "online")
         ]
-        self._seen &= set(online)
-        self.answers = {node: said for node, said in self.answers.items() if node in self._seen}
-        new = [node for node in online if node not in self._seen]
+        self.answers = {node: said for node, said in self.answers.items() if node in online}
+        new = [node for node in online if node not in self.answers]
         asking = hello_message("", run=self._run)
         names = self.push([(node, asking) for node in new], group="terms", ttl=600.0) if new else []
         for node, name in zip(new, names, strict=True):
             if name:
-                self._asked[name] = node
-                self._seen.add(node)
+                self._asked[name], self.answers[node] = node, None
         for name, body, error in self.pull(list(self._asked)) if self._asked else ():
             self.answers[self._asked.pop(name)] = error if body is None else read_hello(body)
         found = {  # a node that came back has another number, and the later one counts
@@ -533,20 +517,6 @@ class _Nodes(FlowerGrid):
         number = {"server-round": int(group) + 1} if group.isdecimal() else {}
         config = ConfigRecord({**self._config, **number})
         return RecordDict({**_record(body), **self._beside, _CONFIG: config})
-
-
-class _AppJob(FederatedJob):
-    """A training by an app's clients."""
-
-    def settings(self) -> dict[str, Any]:
-        """What ``run.json`` holds; that mods and not guards added the noise, among it."""
-        return {
-            **super().settings(),
-            "label": f"{self.plan.selection.rule}, Flower app",
-            "data": {"name": "held by the clients", "records": self.partition.records},
-            "model": self.model_settings("Flower app", {}),
-            "drop_in": _unit(self.plan),
-        }
 
 
 class PrivacyAwareStrategy:
@@ -601,10 +571,10 @@ class PrivacyAwareStrategy:
             plan.verify_unless_made_here()
         _check_plan(plan)
         self.plan, self._run, self._out, self._resume = plan, run, Path(out), bool(resume)
-        self._federation = _AppFederation(
+        self._federation = Federation(
             plan=plan,
             model=_MODEL,
-            clients={},
+            clients=None,
             run=run,
             optimiser={"learning_rate": float(learning_rate)},
             aggregation={"rule": aggregation},
@@ -616,7 +586,7 @@ class PrivacyAwareStrategy:
     @property
     def unit(self) -> str:
         """What is protected: a whole ``client``, or a ``record``."""
-        return _unit(self.plan)
+        return unit_of(self.plan)
 
     def summary(self) -> None:
         """Say what will be done, as Flower's strategies do."""
@@ -662,7 +632,7 @@ class PrivacyAwareStrategy:
             self.summary()
             arrays = _Arrays.of(initial_arrays)
             _check_arrays(arrays)
-            job = _AppJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
+            job = FederatedJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
             nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=train_config or {})
             drawn = job.federation.drawn
             hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
@@ -682,14 +652,10 @@ class PrivacyAwareStrategy:
                 result.evaluate_metrics_serverapp[done] = found
                 return f": {dict(found)}"
 
-            with owner_only():
-                part = FederatedRecorder(job, self._out, resume=self._resume)
-                trainer = GuardTrainer(job, exchange, part.exchanged)
-                with closing([part]):
-                    part.begin(EngineState(job.initial()))
-                    evaluated(part.state.next_round)
-                    step = (job.aggregation, job.optimiser)
-                    run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+            trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
+            with owner_only(), trainer.recorded(self._out, resume=self._resume) as part:
+                evaluated(part.state.next_round)
+                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
             self.run = part.run
             result.arrays = arrays.record(part.state.parameters.numpy())
             for words in part.run.warnings:
@@ -699,7 +665,7 @@ class PrivacyAwareStrategy:
         except (DpcohortError, MemoryError, RecursionError) as error:
             raise told(error) from None
 
-    def _problems(self, job: _AppJob, client: str, hello: Hello) -> list[str]:
+    def _problems(self, job: FederatedJob, client: str, hello: Hello) -> list[str]:
         size = int(self.plan.population.sizes[self.plan.population.index_of(client)])
         if (hello.records == 1) != (size == 1):
             found = "the client as a whole" if hello.records == 1 else "its records"
@@ -720,19 +686,6 @@ class PrivacyAwareStrategy:
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
 
-class _AppFederation(Federation):
-    """A federation whose nodes are known by the names they give, not by keys they proved."""
-
-    @model_validator(mode="after")
-    def _check(self) -> _AppFederation:
-        _ = self.optimiser_section  # checked now, not at the first round
-        return self
-
-
-def _unit(plan: Plan) -> str:
-    return "client" if int(plan.population.sizes.max()) == 1 else "record"
-
-
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that no mod can keep.
 
@@ -748,7 +701,7 @@ def _check_plan(plan: Plan) -> None:
     check_no_public_client(plan, "a mod sends")
     whole = bool((plan.sampling_rates[plan.drawn] == 1.0).all())
     steps, relation = plan.training.local_steps, plan.contract.neighbours
-    if _unit(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
+    if unit_of(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
         raise InputError.because(
             "every client of the plan has size 1, so clients as a whole are protected, and that "
             "needs training.sampling_rate = 1, training.local_steps = 1 and privacy.neighbours = "
@@ -793,7 +746,7 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
         time.sleep(_POLL)
 
 
-def _problem(answers: Mapping[int, Hello | str], plan: Plan) -> str:
+def _problem(answers: Mapping[int, Hello | str | None], plan: Plan) -> str:
     """Why a plan cannot begin with the nodes that answered so; empty if it can."""
     for node, said in answers.items():
         if isinstance(said, str):

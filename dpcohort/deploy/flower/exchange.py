@@ -13,12 +13,13 @@ attempts and who is online, never on what an update contains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.
@@ -128,6 +129,11 @@ class Heard:
     errors: list[str] = field(default_factory=list)
     attempts: int = 0
 
+    @property
+    def reason(self) -> str:
+        """Why nothing came, by the last of the errors."""
+        return one_line("; ".join(self.errors[-2:])) or "no answer"
+
 
 class Exchange:
     """Asks clients and waits for their answers.
@@ -176,29 +182,27 @@ class Exchange:
         began = self._clock()
         deadline = began + self._timeout
         heard = {client: Heard() for client in messages}
-        waiting = set(messages)
+        due = dict.fromkeys(messages, began)  # when those that wait are asked, or asked again
         under_way: dict[str, str] = {}
-        not_before: dict[str, float] = {}
         while True:
-            rested = {c for c in waiting if self._clock() >= not_before.get(c, began)}
-            waiting -= self._send(messages, rested, under_way, heard, group, deadline)
+            for name, client in self._send(messages, due, heard, group, deadline):
+                under_way[name] = client
+                del due[client]
             for name, body, error in self._transport.pull(list(under_way)) if under_way else ():
-                client = under_way.pop(name, None)
-                if client is None:
+                if name not in under_way:
                     continue
+                client = under_way.pop(name)
                 if body is None:
                     heard[client].errors.append(error or "no reason given")
                 else:
                     heard[client].bodies.append(body)
                 if body is None or not satisfied(client, body):
-                    waiting.add(client)
-                    rest = 10 * self._poll * heard[client].attempts
-                    not_before[client] = self._clock() + rest
-            waiting = {c for c in waiting if heard[c].attempts < self._attempts}
-            if not waiting and not under_way:
+                    due[client] = self._clock() + 10 * self._poll * heard[client].attempts
+            due = {c: at for c, at in due.items() if heard[c].attempts < self._attempts}
+            if not due and not under_way:
                 break
             if self._clock() >= deadline:
-                for client in sorted(waiting | set(under_way.values())):
+                for client in sorted({*due, *under_way.values()}):
                     heard[client].errors.append(
                         f"no answer within {self._timeout:g} s"
                         if heard[client].attempts
@@ -212,30 +216,29 @@ class Exchange:
     def _send(
         self,
         messages: Mapping[str, bytes],
-        waiting: set[str],
-        under_way: dict[str, str],
-        heard: dict[str, Heard],
+        due: Mapping[str, float],
+        heard: Mapping[str, Heard],
         group: str,
         deadline: float,
-    ) -> set[str]:
-        """Send the messages of waiting clients whose node is online; whose were sent."""
-        left, sent = deadline - self._clock(), set[str]()
-        if not waiting or left <= 0:
-            return sent
+    ) -> Iterator[tuple[str, str]]:
+        """Send the messages that are due to clients whose node is online; their names, and whose.
+
+        One that was not taken stays due.
+        """
+        now = self._clock()
+        rested = [client for client, at in due.items() if now >= at]
+        if not rested or now >= deadline:
+            return
         nodes = self._online()
-        ready = sorted(client for client in waiting if self._keys.get(client, "") in nodes)
-        if not ready:
-            return sent
+        ready = sorted(client for client in rested if self._keys.get(client, "") in nodes)
         posted = [(nodes[self._keys[c]], messages[c]) for c in ready]
-        names = self._transport.push(posted, group=group, ttl=left)
+        names = self._transport.push(posted, group=group, ttl=deadline - now) if posted else ()
         for client, name in zip(ready, names, strict=True):
             heard[client].attempts += 1
             if name:
-                under_way[name] = client
-                sent.add(client)
+                yield name, client
             else:
                 heard[client].errors.append("the transport did not take the message")
-        return sent
 
     def _online(self) -> dict[str, int]:
         """The numbers of the nodes that are there, by key.

@@ -23,7 +23,7 @@ from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
-from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.deploy.ledger.terms import AcceptedPool, asked_of, reports_asked_of
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
@@ -57,6 +57,11 @@ def check_no_public_client(plan: Plan, who: str) -> None:
         )
 
 
+def unit_of(plan: Plan) -> str:
+    """What an app's plan protects: a whole ``client``, or a ``record``."""
+    return "client" if int(plan.population.sizes.max()) == 1 else "record"
+
+
 def some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are.
 
@@ -84,7 +89,8 @@ class Federation(Format):
         model: what is trained; the guards must have the same.
         optimiser: step sizes, as in a configuration's [optimiser].
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
-        clients: public key of each client, as in ``node.pub``.
+        clients: public key of each client, as in ``node.pub``; None for an app whose nodes are
+            known by the names they give, not by keys they proved.
         members: where noise is pooled, the public key of each client's identity, as its owner and
             all others have it in their terms.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
@@ -105,20 +111,28 @@ class Federation(Format):
     aggregation: Annotated[
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
-    clients: Mapping[str, str]
+    clients: Mapping[str, str] | None
     members: Mapping[str, str] = Field(default_factory=dict)
     tuning: Mapping[str, Any] = Field(default_factory=dict)
     charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
-        check_no_public_client(self.plan, "a guard releases")
-        strangers = sorted(set(self.clients) - set(self.plan.population.ids))
+        if self.clients is not None:
+            check_no_public_client(self.plan, "a guard releases")
+            self._check_keys(self.clients)
+        _ = self.optimiser_section  # checked now, not at the first round
+        _ = self.pool
+        self._check_charges()
+        return self
+
+    def _check_keys(self, keys: Mapping[str, str]) -> None:
+        strangers = sorted(set(keys) - set(self.plan.population.ids))
         if strangers:
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
-        missing = [client for client in self.drawn if not self.clients.get(client)]
+        missing = [client for client in self.drawn if not keys.get(client)]
         if missing:
             raise InputError.because(
                 f"[clients] has no public key of {some(missing)}, whom the plan draws. Ask their "
@@ -132,10 +146,6 @@ class Federation(Format):
                     "its own."
                 )
             owners[key] = client
-        _ = self.optimiser_section  # checked now, not at the first round
-        _ = self.pool
-        self._check_charges()
-        return self
 
     def _check_charges(self) -> None:
         try:
@@ -164,7 +174,7 @@ class Federation(Format):
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint of each client's key."""
         found = {}
-        for client, key in self.clients.items():
+        for client, key in (self.clients or {}).items():
             try:
                 found[client] = key_fingerprint(key)
             except InputError as error:
@@ -212,15 +222,17 @@ class Federation(Format):
         return found.model_copy(update={"model": found.model.found_beside(path)})
 
 
-def disagreements(job: FederatedJob, client: str, hello: Hello, *, resume: bool) -> list[str]:
+def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume: bool) -> list[str]:
     """What in a client's terms does not cover its part of the plan; empty if all does.
 
     Args:
         job: plan, model and run.
         client: which client.
-        hello: what its guard says.
+        hello: what its guard says, or why that is not known.
         resume: the run goes on, so draws may be counted already.
     """
+    if isinstance(hello, str):
+        return [hello]
     federation, plan = job.federation, job.plan
     k = plan.population.index_of(client)
     if hello.protocol != PROTOCOL:
@@ -252,68 +264,50 @@ def disagreements(job: FederatedJob, client: str, hello: Hello, *, resume: bool)
 
 def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object]) -> list[str]:
     plan = federation.plan
-    found = _shortfalls(
-        accepted,
-        exactly={
-            "sampling_rate": float(plan.sampling_rates[k]),
-            "batch_size": int(plan.batch_sizes[k]),
-            "local_steps": plan.training.local_steps,
-            "sampler": plan.contract.sampler,
-            "neighbours": plan.contract.neighbours,
-        },
-        at_least={
-            "draws": int(plan.schedule.counts[k]),
-            "rounds": plan.training.rounds,
-            "clip": plan.training.clip,
-        },
-        noise=float(plan.noise_multipliers[k]),
-    )
+    rate, batch_size = float(plan.sampling_rates[k]), int(plan.batch_sizes[k])
+    asked = {**asked_of(plan, k), "sampling_rate": rate, "batch_size": batch_size}
+    exactly = ("sampling_rate", "batch_size", "local_steps", "sampler", "neighbours")
+    found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
     if plan.pooled is not None:
         client = plan.population.ids[k]
-        asked = pool_from_plan(plan, federation.members, client=client).to_dict()
+        needed = pool_from_plan(plan, federation.members, client=client).to_dict()
         pool = accepted.get("pool")
         if not isinstance(pool, Mapping):
             found.append("its terms do not pool noise, and the plan does")
         else:
             found += [
                 f"{key} of its pool is not that of the plan and the members' keys"
-                for key, value in asked.items()
+                for key, value in needed.items()
                 if pool.get(key) != value
             ]
-    if plan.terms is None:
+    wanted = reports_asked_of(plan, k)
+    if not wanted:
         return found
     reports = accepted.get("reports")
     if not isinstance(reports, Mapping):
         rule = plan.selection.rule
         return [*found, f"its terms allow no reports, from which the rule {rule} chooses"]
-    short = _shortfalls(
-        reports,
-        exactly={
-            key: getattr(plan.terms, key) for key in ("statistic", "loss_bound", "mini_batch")
-        },
-        at_least={"count": int(plan.report_caps[k])},
-        noise=float(plan.report_multipliers[k]),
-    )
+    short = _shortfalls(reports, wanted, ("statistic", "loss_bound", "mini_batch"), ("count",))
     return found + [f"of reports: {words}" for words in short]
 
 
 def _shortfalls(
     accepted: Mapping[str, object],
-    *,
-    exactly: Mapping[str, object],
-    at_least: Mapping[str, float],
-    noise: float,
+    asked: Mapping[str, Any],
+    exactly: Sequence[str],
+    at_least: Sequence[str],
 ) -> list[str]:
+    """What of the values that are asked for does not fit the accepted ones of the same names."""
     found = [
-        f"{key} is {accepted.get(key)!r} in its terms and {asked!r} in the plan"
-        for key, asked in exactly.items()
-        if accepted.get(key) != asked
+        f"{key} is {accepted.get(key)!r} in its terms and {asked[key]!r} in the plan"
+        for key in exactly
+        if accepted.get(key) != asked[key]
     ]
-    for key, needed in at_least.items():
+    for key in at_least:
         allowed = accepted.get(key)
-        if not isinstance(allowed, int | float) or allowed < needed:
-            found.append(f"its terms allow {key} {allowed!r}, the plan needs {needed!r}")
-    least = accepted.get("least_noise_multiplier")
+        if not isinstance(allowed, int | float) or allowed < asked[key]:
+            found.append(f"its terms allow {key} {allowed!r}, the plan needs {asked[key]!r}")
+    least, noise = accepted.get("least_noise_multiplier"), asked["least_noise_multiplier"]
     if not isinstance(least, int | float) or least > noise:
         found.append(f"its terms ask for noise multiplier {least!r}, the plan has {noise!r}")
     return found

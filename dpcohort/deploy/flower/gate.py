@@ -17,7 +17,6 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_REQUEST
@@ -47,7 +46,7 @@ def is_fleet_call(method: str, path: str) -> bool:
     return method == "POST" and _FLEET.match(path) is not None
 
 
-class Gate:
+class Gate(ThreadingHTTPServer):
     """Listens with TLS and forwards the calls of nodes, and no other, to a SuperLink.
 
     Args:
@@ -56,11 +55,13 @@ class Gate:
         upstream: host and port of the SuperLink, on the loopback address.
         certificate: the server's certificate.
         key: its private key.
-        authority: checks the SuperLink's certificate; None speaks plain HTTP to it (tests).
+        authority: checks the SuperLink's certificate.
 
     Raises:
         InputError: the port is taken, or a file cannot be used.
     """
+
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -70,56 +71,43 @@ class Gate:
         upstream: tuple[str, int],
         certificate: Path,
         key: Path,
-        authority: Path | None,
+        authority: Path,
     ) -> None:
+        self.upstream = upstream
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        trust: ssl.SSLContext | None = None
         try:
             context.load_cert_chain(certificate, key)
-            if authority is not None:
-                trust = ssl.create_default_context(cafile=str(authority))
+            self.trust = ssl.create_default_context(cafile=str(authority))
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "strerror", None) or error
             raise FileFormatError(certificate, f"it cannot be used with {key}: {reason}.") from None
-        handler = type("_BoundHandler", (_Handler,), {"upstream": upstream, "trust": trust})
         try:
-            self._server = _Server((host, port), handler)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             raise InputError.because(
                 f"the gate cannot listen on {host}:{port}: {error.strerror}. Choose another port."
             ) from None
         # The handshake waits for the other side, so it is left to the thread of the connection.
-        self._server.socket = context.wrap_socket(
-            self._server.socket, server_side=True, do_handshake_on_connect=False
+        self.socket = context.wrap_socket(
+            self.socket, server_side=True, do_handshake_on_connect=False
         )
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), daemon=True)
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._server.server_address[1])
-
-    def serve(self) -> None:
-        """Forward until :meth:`close` is called."""
-        self._server.serve_forever(poll_interval=0.2)
+        return int(self.server_address[1])
 
     def start(self) -> None:
         """Forward in a thread of its own."""
-        self._thread = threading.Thread(target=self.serve, name="gate", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
+        self.shutdown()
+        self.server_close()
+        self._thread.join(timeout=5)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A connection that breaks off is its own affair: nothing is printed."""
@@ -130,32 +118,27 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "gate"
     sys_version = ""
     timeout = _SECONDS
-    upstream: ClassVar[tuple[str, int]]
-    trust: ClassVar[ssl.SSLContext | None]
-    _link: http.client.HTTPConnection | None = None
+    server: Gate
+    _link: http.client.HTTPSConnection | None = None
     _used = 0.0
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: who called when is in the SuperLink's log."""
 
-    def do_POST(self) -> None:
-        """Forward a node's call."""
-        if not is_fleet_call("POST", self.path):
-            self._refuse(403, "only the calls of nodes pass this gate")
-            return
+    def _answer(self) -> None:
+        """Forward a node's call, and refuse any other."""
+        if not is_fleet_call(self.command, self.path):
+            return self._refuse(403, "only the calls of nodes pass this gate")
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
-            self._refuse(411, "a Content-Length is needed")
-            return
+            return self._refuse(411, "a Content-Length is needed")
         if int(length) > LARGEST_REQUEST:
-            self._refuse(413, "the request is too large")
-            return
+            return self._refuse(413, "the request is too large")
         body = self.rfile.read(int(length))
         try:
             status, headers, content = self._forward(body)
         except (OSError, http.client.HTTPException):
-            self._refuse(502, "the SuperLink does not answer")
-            return
+            return self._refuse(502, "the SuperLink does not answer")
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in _HOP:
@@ -164,16 +147,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _refuse_method(self) -> None:
-        self._refuse(403, "only the calls of nodes pass this gate")
-
-    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse_method  # noqa: N815
+    do_POST = do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         if self._link is None or time.monotonic() - self._used > _KEPT:
             self._hang_up()
-            self._link = self._call()
+            host, port = self.server.upstream
+            trust = self.server.trust
+            self._link = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=trust)
         try:
             self._link.request("POST", self.path, body=body, headers=headers)
             reply = self._link.getresponse()
@@ -183,12 +165,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         self._used = time.monotonic()
         return found
-
-    def _call(self) -> http.client.HTTPConnection:
-        host, port = self.upstream
-        if self.trust is None:
-            return http.client.HTTPConnection(host, port, timeout=_SECONDS)
-        return http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.trust)
 
     def _hang_up(self) -> None:
         if self._link is not None:

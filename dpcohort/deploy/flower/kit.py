@@ -174,9 +174,13 @@ def write_kit(
         if table is not None:
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
-        given, model = model, _shipped(model)
+        given = model
+        if model.weights:  # every part of a kit has them beside its file
+            model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
         charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
+        values["own_model"] = _own_model_words("owner", model.name, code, values)
+        values["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -193,10 +197,7 @@ def write_kit(
                 members=members,
             )
             own = client_folder(scratch, client)
-            words = _own_model_words("owner", model.name, code, values)
-            told = {"client": client, "own_model": words}
-            told["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
-            keys[client] = _write_client(own, terms, {**values, **told})
+            keys[client] = _write_client(own, terms, {**values, "client": client})
             if client in identities:
                 write_secret(own / IDENTITY_FILE, f"{identities[client].hex()}\n".encode())
             _write_code(own, code)
@@ -323,11 +324,6 @@ def _identities(
     return made, {client: Identity(secret).public for client, secret in made.items()}
 
 
-def _shipped(model: ModelTerms) -> ModelTerms:
-    """The model with its weights where every part of a kit has them: beside the file."""
-    return model.model_copy(update={"weights": _WEIGHTS}) if model.weights else model
-
-
 def _copy_weights(model: ModelTerms, folder: Path) -> None:
     if model.weights:
         shutil.copyfile(model.weights, folder / _WEIGHTS)
@@ -406,7 +402,7 @@ def _write_server(
     write_text(server / "federation.toml", federation.to_toml(plan="plan.json"))
     values = {
         **values,
-        "clients": len(federation.clients),
+        "clients": len(federation.fingerprints),
         "federation": json.dumps(str(final / "server" / "federation.toml")),
         "authority": json.dumps(str(final / "server" / "tls" / "ca.crt")),
     }

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dpcohort._validate import IntArray
-from dpcohort.deploy.flower.exchange import Exchange, Heard
+from dpcohort.deploy.flower.exchange import Exchange
 from dpcohort.deploy.flower.messages import (
     guard_answered,
     pooled_message,
@@ -45,84 +44,78 @@ from dpcohort.plain_text import one_line
 Wanted = TypeVar("Wanted", bound=Message)
 
 
-@dataclass(kw_only=True, eq=False)
-class MaskedRound:
-    """What came of a round.
-
-    Attributes:
-        total: the sum of the integers of those who are left; None if it could not be unmasked.
-        left: who they are.
-        resent: those whose masked vectors came from their ledgers.
-        lost: why there is nothing of a client, or no sum.
-        errors: by client, what went wrong on the way.
-        receipts: what clients' ledgers said.
-    """
-
-    total: IntArray | None = None
-    left: list[str] = field(default_factory=list)
-    resent: list[str] = field(default_factory=list)
-    lost: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, list[str]] = field(default_factory=dict)
-    receipts: dict[str, RunReceipt] = field(default_factory=dict)
+#: A line of ``exchange.jsonl`` that is being written.
+Line = dict[str, Any]
 
 
 def ask_cards(exchange: Exchange, clients: Sequence[str], run: str) -> dict[str, Card]:
     """The signed keys of clients for a run; of those who answer."""
     requests = {client: CardRequest(run=run) for client in clients}
-    found = _ask(exchange, requests, PoolCard, group="cards", into=MaskedRound())
+    unsaid: Line = {"lost": {}, "errors": {}}
+    found = _ask(exchange, requests, PoolCard, "cards", unsaid, {})
     return {client: Card(**card.to_dict()) for client, card in found.items()}
 
 
 def masked_round(
-    exchange: Exchange, asked: PoolRound, requests: Mapping[str, MaskedRequest]
-) -> MaskedRound:
+    exchange: Exchange,
+    asked: PoolRound,
+    requests: Mapping[str, MaskedRequest],
+    line: Line,
+    receipts: dict[str, RunReceipt],
+) -> IntArray | None:
     """Ask a cohort for its masked sum, and unmask it.
 
     Args:
         exchange: asks clients over a transport.
         asked: the round.
         requests: what each member is asked.
+        line: told how many ``came`` into the sum and were ``resent``, whether the round is
+            ``passed_over``, why there is nothing of a client, or no sum (``lost``), and what went
+            wrong on the way (``errors``).
+        receipts: told what clients' ledgers said.
+
+    Returns:
+        The sum of the integers of those who are left; None if it could not be unmasked.
     """
-    found, server, group = MaskedRound(), PooledSum(asked), str(asked.round)
-    came = _ask(exchange, requests, MaskedUpdate, group=group, into=found)
+    server, group = PooledSum(asked), str(asked.round)
+    came = _ask(exchange, requests, MaskedUpdate, group, line, receipts)
     for client, update in came.items():
-        with _noted(found, client):
+        with _noted(line, client):
             if (update.run, update.round, update.draw) != (asked.run, asked.round, 0):
                 raise InputError.because("a masked vector of another draw")
             server.take(asked.unpacked(client, update.signature, update.data))
-            if update.resent:
-                found.resent.append(client)
+            line["resent"] += update.resent
     try:
-        found.left = server.close()
+        left = server.close()
     except InputError as error:
-        found.lost.setdefault("all", str(error))
-        return found
+        line["lost"].setdefault("all", {0: str(error)})
+        return None
     if server.needs_agreement:
-        said = {c: AgreeRequest(**_said(server, requests[c])) for c in found.left}
-        agreed = _ask(exchange, said, Agreement, group=f"{group}-left", into=found)
+        said = {c: AgreeRequest(**_said(server, requests[c])) for c in left}
+        agreed = _ask(exchange, said, Agreement, f"{group}-left", line, receipts)
         for client, answer in agreed.items():
-            with _noted(found, client):
+            with _noted(line, client):
                 server.agreed(client, answer.signature)
         if not server.is_agreed:
-            found.lost["all"] = "too few agreed on who is left"
-            return found
+            line["lost"]["all"] = {0: "too few agreed on who is left"}
+            return None
     wanted = {
         client: RevealRequest(
             **_said(server, requests[client]),
             certificate=server.certificate,
             data=server.sealed_for(client),
         )
-        for client in found.left
+        for client in left
     }
-    shares = _ask(exchange, wanted, Shares, group=f"{group}-masks", into=found)
+    shares = _ask(exchange, wanted, Shares, f"{group}-masks", line, receipts)
     for client, part in shares.items():
-        with _noted(found, client):
+        with _noted(line, client):
             server.take_shares(client, part.data)
-    if server.is_open:
-        found.total = server.total()
-    else:
-        found.lost["all"] = "too few gave shares of the masks"
-    return found
+    if not server.is_open:
+        line["lost"]["all"] = {0: "too few gave shares of the masks"}
+        return None
+    line["came"], line["passed_over"] = len(left), False
+    return server.total()
 
 
 def _said(server: PooledSum, request: MaskedRequest) -> dict[str, Any]:
@@ -131,21 +124,21 @@ def _said(server: PooledSum, request: MaskedRequest) -> dict[str, Any]:
 
 
 @contextmanager
-def _noted(found: MaskedRound, client: str) -> Iterator[None]:
+def _noted(line: Line, client: str) -> Iterator[None]:
     """Note what is wrong with a thing that a client sent; it counts as lost."""
     try:
         yield
     except InputError as error:
-        found.lost[client] = one_line(str(error))
+        line["lost"][client] = {0: one_line(str(error))}
 
 
 def _ask(
     exchange: Exchange,
     requests: Mapping[str, Message],
     wanted: type[Wanted],
-    *,
     group: str,
-    into: MaskedRound,
+    line: Line,
+    receipts: dict[str, RunReceipt],
 ) -> dict[str, Wanted]:
     """Ask each client one thing; the answers of those who gave one."""
     messages = {client: pooled_message(client, one) for client, one in requests.items()}
@@ -153,27 +146,19 @@ def _ask(
     found: dict[str, Wanted] = {}
     for client, answers in heard.items():
         if answers.errors:
-            into.errors.setdefault(client, []).extend(answers.errors)
-        answer = _answer(answers, wanted, into, client)
-        if isinstance(answer, wanted):
-            found[client] = answer
-        else:
-            into.lost[client] = str(answer)
+            line["errors"].setdefault(client, []).extend(answers.errors)
+        words = answers.reason
+        for body in answers.bodies:
+            try:
+                for frame in read_frames(body):
+                    if isinstance(frame, wanted):
+                        found[client] = frame
+                    elif isinstance(frame, RunReceipt):
+                        receipts[client] = frame
+                    elif isinstance(frame, Refusal):
+                        words = refusal_words(frame)
+            except DpcohortError as error:
+                words = f"the answer cannot be read: {one_line(str(error))}"
+        if client not in found:
+            line["lost"][client] = {0: words}
     return found
-
-
-def _answer(heard: Heard, wanted: type[Wanted], into: MaskedRound, client: str) -> Wanted | str:
-    found: Wanted | None = None
-    words = one_line("; ".join(heard.errors[-2:])) or "no answer"
-    for body in heard.bodies:
-        try:
-            for frame in read_frames(body):
-                if isinstance(frame, wanted):
-                    found = frame
-                elif isinstance(frame, RunReceipt):
-                    into.receipts[client] = frame
-                elif isinstance(frame, Refusal):
-                    words = refusal_words(frame)
-        except DpcohortError as error:
-            words = f"the answer cannot be read: {one_line(str(error))}"
-    return words if found is None else found

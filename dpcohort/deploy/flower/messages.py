@@ -23,7 +23,6 @@ from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import (
@@ -37,6 +36,7 @@ from dpcohort.deploy.guard.protocol import (
     Message,
     Refusal,
     RunReceipt,
+    Vector,
     decode,
     encode,
     read_frame,
@@ -169,8 +169,6 @@ def _line(head: dict[str, Any]) -> bytes:
     return json.dumps({"format": _FORMAT, **head}, sort_keys=True).encode() + b"\n"
 
 
-Vector = NDArray[np.float32]
-
 #: Refusals after which the same draws may be asked for again at no cost: nothing was decided.
 _PASSING = (NO_GUARD, "failed")
 #: Beyond √D, and for the rounding of float32 and of the noise's lattice.
@@ -239,7 +237,14 @@ def read_hello(body: bytes) -> Hello | str:
     return found if isinstance(found, Hello) else refusal_words(found)
 
 
-def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
+def read_draws(
+    body: bytes,
+    request: DrawRequest,
+    *,
+    draws: Sequence[int],
+    records: int,
+    earlier: Reply | None = None,
+) -> Reply:
     """Check a client's answer to a message for draws.
 
     Args:
@@ -247,8 +252,10 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         request: what was asked, for any of the draws.
         draws: the numbers that were asked for, in this order.
         records: the client's size.
+        earlier: what its earlier answers were worth; a draw that came once has come.
     """
-    reply, longest = Reply(), longest_update(request, records=records)
+    reply, longest = earlier or Reply(), longest_update(request, records=records)
+    reply.losses, reply.passing = {}, False
     answers: list[DrawUpdate | Refusal] = []
     problem = "no answer"
     try:

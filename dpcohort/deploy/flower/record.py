@@ -13,6 +13,7 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,19 +25,19 @@ import torch
 from dpcohort.data import Dataset, load_dataset
 from dpcohort.data.arrays import load_test_arrays
 from dpcohort.data.partition import dealt
-from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.federation import Federation, unit_of
 from dpcohort.deploy.guard.protocol import RunReceipt
-from dpcohort.deploy.guard.training import checked_weights, layout_of
+from dpcohort.deploy.guard.training import built_model, layout_of
 from dpcohort.engine import ClientRecords
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, described_weights
+from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Ask
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import TrainingJob, carried_state, later_steps
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.run import Run
 from dpcohort.tasks import Task
 
 
@@ -80,15 +81,7 @@ class FederatedJob(TrainingJob):
                 "and guards give none without noise."
             )
         terms = federation.model
-        model = model or build_model(
-            terms.name,
-            input_shape=terms.input_shape,
-            classes=terms.classes,
-            seed=federation.seed,
-            options=terms.options,
-            weights=checked_weights(terms),
-            frozen=terms.frozen,
-        )
+        model = model or built_model(terms, seed=federation.seed)
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
         if found != planned:
             raise InputError.because(
@@ -183,7 +176,7 @@ class FederatedJob(TrainingJob):
         """What ``run.json`` holds, and a resume must agree with."""
         terms = self.federation.model
         combined = described_aggregation(self.aggregation, self.plan)
-        return {
+        said = {
             "format": "dpcohort run",
             "schema": 1,
             "label": f"{self.plan.selection.rule}, federated",
@@ -209,50 +202,43 @@ class FederatedJob(TrainingJob):
             "evaluate_every": 1,
             "checkpoint_every": 1,
         }
+        if self.federation.clients is None:  # mods of an app, and not guards, add the noise
+            said |= {
+                "label": f"{self.plan.selection.rule}, Flower app",
+                "data": {"name": "held by the clients", "records": self.partition.records},
+                "model": self.model_settings("Flower app", {}),
+                "drop_in": unit_of(self.plan),
+            }
+        return said
 
 
-class FederatedRecorder(Recorder):
-    """Writes a federated run down.
+def write_exchange(
+    run: Run, exchange: Mapping[str, Any], receipts: Mapping[str, RunReceipt]
+) -> None:
+    """Write down what came and what did not, and what the clients' ledgers said last.
 
     Args:
-        job: what is trained.
-        out: the run folder.
-        resume: go on with the run in that folder; without one there, begin it.
+        run: of which it is a round.
+        exchange: what a round's messages came to; nothing in it depends on an update. How many
+            draws (or reports, where it says ``of_reports``) were ``asked`` for, how many ``came``
+            and of these were ``resent`` from a client's ledger; if the round was ``passed_over``,
+            because too few came; why each draw of a client is ``lost``; and the ``errors`` on the
+            way to each client, also where a later attempt went well.
+        receipts: by client.
     """
-
-    def __init__(self, job: FederatedJob, out: str | Path, *, resume: bool = False) -> None:
-        super().__init__(job, out, resume=resume)
-        self._exchanges = AppendLog(Path(out) / "exchange.jsonl")
-        self._out = Path(out)
-
-    def exchanged(self, exchange: Mapping[str, Any], receipts: Mapping[str, RunReceipt]) -> None:
-        """Write down what came and what did not, and what the clients' ledgers said last.
-
-        Args:
-            exchange: what a round's messages came to; nothing in it depends on an update. How many
-                draws (or reports, where it says ``of_reports``) were ``asked`` for, how many
-                ``came`` and of these were ``resent`` from a client's ledger; if the round was
-                ``passed_over``, because too few came; why each draw of a client is ``lost``; and
-                the ``errors`` on the way to each client, also where a later attempt went well.
-            receipts: by client.
-        """
-        self._exchanges.append(exchange)
-        path = self._out / "client-ledgers.json"
-        before = read_json(path) if path.exists() else {}  # what others said stays
-        found = {client: receipts[client].to_dict() for client in sorted(receipts)}
-        write_json(path, {**before, **found})
-        losses = sum(map(len, exchange["lost"].values()))
-        if losses:
-            who = ", ".join(one_line(client) for client in sorted(exchange["lost"]))
-            over = " Too few came: the model is as before." if exchange["passed_over"] else ""
-            what = "reports" if exchange.get("of_reports") else "draws"
-            self.run.warnings.append(
-                f"round {exchange['round']}: {losses} of {exchange['asked']} {what} are lost "
-                f"({who}); they stay counted and are not asked for again.{over}"
-            )
-
-    def close(self) -> None:
-        """Close the files."""
-        super().close()
-        if hasattr(self, "_exchanges"):
-            self._exchanges.close()
+    assert run.path is not None
+    with closing(AppendLog(run.path / "exchange.jsonl")) as log:
+        log.append(exchange)
+    path = run.path / "client-ledgers.json"
+    before = read_json(path) if path.exists() else {}  # what others said stays
+    found = {client: receipts[client].to_dict() for client in sorted(receipts)}
+    write_json(path, {**before, **found})
+    losses = sum(map(len, exchange["lost"].values()))
+    if losses:
+        who = ", ".join(one_line(client) for client in sorted(exchange["lost"]))
+        over = " Too few came: the model is as before." if exchange["passed_over"] else ""
+        what = "reports" if exchange.get("of_reports") else "draws"
+        run.warnings.append(
+            f"round {exchange['round']}: {losses} of {exchange['asked']} {what} are lost "
+            f"({who}); they stay counted and are not asked for again.{over}"
+        )

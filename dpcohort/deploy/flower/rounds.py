@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from dpcohort._validate import IntArray
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
-from dpcohort.deploy.flower.masked import MaskedRound, ask_cards, masked_round
+from dpcohort.deploy.flower.masked import ask_cards, masked_round
 from dpcohort.deploy.flower.messages import (
     Reply,
     draw_message,
@@ -36,15 +38,14 @@ from dpcohort.deploy.flower.messages import (
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob, write_exchange
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
 from dpcohort.engine import Arrived, EngineState
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
-from dpcohort.runs.training import closing, run_rounds
+from dpcohort.runs.training import Recorder, closing, run_rounds
 
 
 def federate(
@@ -87,16 +88,10 @@ def federate(
     )
     job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = job.evaluator()
+    trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
     with owner_only():
-        recorders: list[FederatedRecorder] = []
-        trainer = GuardTrainer(job, exchange, lambda *what: recorders[0].exchanged(*what))
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
-        job = dataclasses.replace(job, ask=trainer.reports)
-        recorders.append(FederatedRecorder(job, folder, resume=resume))
-        part = recorders[0]
-        with closing([part]):
-            part.begin(EngineState(job.initial()))
-            step = (job.aggregation, job.optimiser)
+        with trainer.recorded(folder, resume=resume) as part:
             run_rounds([part], trainer, [step], evaluator=evaluator, listeners=tuple(callbacks))
     return part.run
 
@@ -107,20 +102,30 @@ class GuardTrainer:
     Args:
         job: the training, with plan, model and clients.
         exchange: asks clients over a transport.
-        on_exchange: told what a round's messages came to, and what the clients' ledgers said last.
     """
 
-    def __init__(
-        self,
-        job: FederatedJob,
-        exchange: Exchange,
-        on_exchange: Callable[[Mapping[str, Any], Mapping[str, RunReceipt]], None],
-    ) -> None:
+    _run: Run
+
+    def __init__(self, job: FederatedJob, exchange: Exchange) -> None:
         self._federation, self._job, self._plan = job.federation, job, job.plan
-        self._exchange, self._on_exchange = exchange, on_exchange
+        self._exchange = exchange
         self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
         self._pool, self._cards = job.federation.pool, dict[str, Card]()
+
+    @contextmanager
+    def recorded(self, out: Path, *, resume: bool) -> Iterator[Recorder]:
+        """The run in its folder, where it begins or goes on; its files are closed with the block.
+
+        Args:
+            out: the run folder.
+            resume: go on with the run in that folder; without one there, begin it.
+        """
+        part = Recorder(dataclasses.replace(self._job, ask=self.reports), out, resume=resume)
+        self._run = part.run
+        with closing([part]):
+            part.begin(EngineState(self._job.initial()))
+            yield part
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
@@ -133,30 +138,29 @@ class GuardTrainer:
         if self._pool is not None:
             return [self._pooled(self._pool, vector, cohort)]
         requests = self._requests(cohort, vector)
-        draws = {client: self._draws(cohort, client) for client in requests}
+        named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
+        draws = {client: [draw for name, draw in named if name == client] for client in requests}
         replies, heard = self._ask(requests, draws, group=str(cohort.round))
-        rows = [
-            i
-            for i in range(len(cohort))
-            if int(cohort.draws[i]) in replies[self._name(cohort, i)].updates
-        ]
+        rows = [i for i, (name, draw) in enumerate(named) if draw in replies[name].updates]
         enough = len(rows) >= self._federation.quorum * len(cohort)
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
-        self._on_exchange(summary, self._receipts)
+        write_exchange(self._run, summary, self._receipts)
         if not enough:
             return [None]
-        came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
+        came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
         return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
 
     def _pooled(self, pool: AcceptedPool, vector: torch.Tensor, cohort: Cohort) -> Arrived | None:
         """The step of a round whose noise is pooled; None where its sum was not unmasked."""
-        plan, names = self._plan, [self._name(cohort, i) for i in range(len(cohort))]
+        plan, names = self._plan, self._names(cohort)
         missing = [name for name in names if name not in self._cards]
         if missing:
             self._cards |= ask_cards(self._exchange, missing, self._federation.run)
         requests = self._requests(cohort, vector)
-        found = MaskedRound(lost={name: "no key" for name in names if name not in self._cards})
-        if not found.lost:
+        total: IntArray | None = None
+        line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
+        line["lost"] = {name: {0: "no key"} for name in names if name not in self._cards}
+        if not line["lost"]:
             cards = [self._cards[name] for name in names]
             said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
             where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
@@ -165,25 +169,15 @@ class GuardTrainer:
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
-            found = masked_round(self._exchange, asked, masked)
-        self._receipts |= found.receipts
-        left = len(found.left) if found.total is not None else 0
-        summary = {
-            "round": cohort.round,
-            "asked": len(cohort),
-            "came": left,
-            "resent": len(found.resent),
-            "passed_over": found.total is None,
-            "lost": {name: {0: words} for name, words in sorted(found.lost.items())},
-            "errors": found.errors,
-        }
-        self._on_exchange(summary, self._receipts)
-        if found.total is None or plan.pooled is None:
+            total = masked_round(self._exchange, asked, masked, line, self._receipts)
+        line["lost"] = dict(sorted(line["lost"].items()))
+        write_exchange(self._run, line, self._receipts)
+        if total is None or plan.pooled is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
         unit = math.ldexp(plan.pooled.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
-        step = torch.from_numpy(found.total.astype(np.float64) * (alpha * unit / left))
+        step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
 
     def reports(
@@ -213,8 +207,8 @@ class GuardTrainer:
         }
         draws = {client: [REPORT_DRAW] for client in requests}
         replies, heard = self._ask(requests, draws, group=f"{round}-reports")
-        summary = _summary(round, len(requests), replies, heard)
-        self._on_exchange({**summary, "of_reports": True}, self._receipts)
+        summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
+        write_exchange(self._run, summary, self._receipts)
         return {
             plan.population.index_of(client): terms.half_range + float(value)
             for client, reply in replies.items()
@@ -227,15 +221,11 @@ class GuardTrainer:
         heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
         problems: dict[str, list[str]] = {}
         for client, answers in heard.items():
-            if not answers.bodies:
-                if not resume:  # a run that goes on may have lost a client
-                    problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
-                continue
-            hello = read_hello(answers.bodies[-1])
-            if isinstance(hello, str):
-                problems[client] = [hello]
-                continue
-            problems[client] = disagreements(self._job, client, hello, resume=resume)
+            if answers.bodies:
+                hello = read_hello(answers.bodies[-1])
+                problems[client] = disagreements(self._job, client, hello, resume=resume)
+            elif not resume:  # a run that goes on may have lost a client
+                problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
         check_agreements(problems)
         if self._pool is not None:
             self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)
@@ -276,51 +266,25 @@ class GuardTrainer:
     def _ask(
         self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
-        sizes = self._plan.population.sizes
-        index = self._plan.population.index_of
+        people, replies = self._plan.population, {client: Reply() for client in requests}
 
-        def read(client: str, body: bytes) -> Reply:
-            records = int(sizes[index(client)])
-            return read_draws(body, requests[client], draws=draws[client], records=records)
+        def read(client: str, body: bytes) -> bool:
+            asked: Any = {"draws": draws[client], "earlier": replies[client]}
+            records = int(people.sizes[people.index_of(client)])
+            return not read_draws(body, requests[client], **asked, records=records).passing
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
-        heard = self._exchange.ask(
-            messages,
-            group=group,
-            satisfied=lambda client, body: not read(client, body).passing,
-        )
-        replies = {}
-        for client, answers in heard.items():
-            reply = _joined([read(client, body) for body in answers.bodies], draws[client], answers)
-            replies[client] = reply
+        heard = self._exchange.ask(messages, group=group, satisfied=read)
+        for client, reply in replies.items():
+            if not heard[client].bodies:
+                reply.losses = dict.fromkeys(draws[client], heard[client].reason)
             if reply.receipt is not None:
                 self._receipts[client] = reply.receipt
         return replies, heard
 
-    def _draws(self, cohort: Cohort, client: str) -> list[int]:
-        mine = cohort.clients == self._plan.population.index_of(client)
-        return [int(draw) for draw in cohort.draws[mine]]
-
-    def _name(self, cohort: Cohort, i: int) -> str:
-        return self._plan.population.ids[int(cohort.clients[i])]
-
-
-def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
-    """Several answers of one client as one: a draw that came once has come."""
-    if not replies:
-        reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
-        return Reply(losses=dict.fromkeys(draws, reason))
-    first: dict[int, Reply] = {}
-    for reply in replies:
-        first = dict.fromkeys(reply.updates, reply) | first
-    last = replies[-1]
-    receipts = [reply.receipt for reply in replies if reply.receipt is not None]
-    return Reply(
-        updates={draw: reply.updates[draw] for draw, reply in first.items()},
-        resent={draw for draw, reply in first.items() if draw in reply.resent},
-        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in first},
-        receipt=receipts[-1] if receipts else None,
-    )
+    def _names(self, cohort: Cohort) -> list[str]:
+        """Whose draws they are, in their order."""
+        return [self._plan.population.ids[k] for k in cohort.clients.tolist()]
 
 
 def _part(cohort: Cohort, rows: list[int]) -> Cohort:

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.deploy.flower.adapter import QUIET, flower_version
 from dpcohort.deploy.flower.federation import drawn_clients
 from dpcohort.deploy.flower.kit import client_folder, write_kit
+from dpcohort.deploy.guard.files import write_secret
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plain_text import one_line
@@ -207,16 +209,16 @@ def _listens(port: int) -> bool:
 
 
 _START = 90.0
+_DPCOHORT = (sys.executable, "-m", "dpcohort")
 Records = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 def write_client_data(kit: Path, records: Mapping[str, Records]) -> None:
     """Put each client's records where its guard looks for them, readable by the owner alone."""
     for client, (inputs, labels) in records.items():
-        path = client_folder(kit, client) / "data.npz"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, inputs=inputs, labels=labels)
+        content = BytesIO()
+        np.savez(content, inputs=inputs, labels=labels)
+        write_secret(client_folder(kit, client) / "data.npz", content.getvalue())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,82 +228,63 @@ class Trial:
     Attributes:
         kit: what they are started from.
         processes: where they run.
-        sockets: folder of the guards' sockets; its path must be short.
+        sockets: where each client's guard listens, in the plan's order; paths must be short.
         superlink_port: as in the kit.
         gate_port: as in the kit.
-        node_ports: one for each client, for the processes of a SuperNode.
     """
 
     kit: Path
     processes: Processes
-    sockets: Path
+    sockets: Mapping[str, Path]
     superlink_port: int
     gate_port: int
-    node_ports: Mapping[str, int]
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients, in the plan's order."""
-        return tuple(self.node_ports)
-
-    def socket(self, client: str) -> Path:
-        """Where a client's guard listens."""
-        return self.sockets / f"{self.clients.index(client)}.sock"
+        return tuple(self.sockets)
 
     def start_server(self) -> None:
         """Start SuperLink and gate; return when both listen."""
         tls = self.kit / "server" / "tls"
-        command = [
-            sys.executable, "-m", "dpcohort", "flower", "gate", "--host", "127.0.0.1",
-            "--port", str(self.gate_port), "--superlink", str(self.superlink_port),
-            "--certificate", str(tls / "server.pem"), "--key", str(tls / "server.key"),
-            "--authority", str(tls / "ca.crt"),
-        ]  # fmt: skip
-        self.processes.start("gate", command, env=self._env())
+        self.start("gate", [
+            *_DPCOHORT, "flower", "gate", "--host", "127.0.0.1", "--port", self.gate_port,
+            "--superlink", self.superlink_port, "--certificate", tls / "server.pem",
+            "--key", tls / "server.key", "--authority", tls / "ca.crt",
+        ])  # fmt: skip
         self.start_superlink()
         self.processes.await_port("gate", self.gate_port, seconds=_START)
 
     def start_superlink(self) -> None:
         """Start the SuperLink; return when it listens."""
         tls = self.kit / "server" / "tls"
-        command = [
-            _program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.superlink_port),
-            "--database", str(self.kit / "server" / "state.db"),
+        self.start("superlink", [
+            program("flower-superlink"), "--host", "127.0.0.1", "--port", self.superlink_port,
+            "--database", self.kit / "server" / "state.db",
             "--disable-runtime-dependency-installation", "--enable-supernode-auth",
-            "--ssl-ca-certfile", str(tls / "ca.crt"), "--ssl-certfile", str(tls / "server.pem"),
-            "--ssl-keyfile", str(tls / "server.key"),
-        ]  # fmt: skip
-        self.processes.start("superlink", command, env=self._env())
+            "--ssl-ca-certfile", tls / "ca.crt", "--ssl-certfile", tls / "server.pem",
+            "--ssl-keyfile", tls / "server.key",
+        ])  # fmt: skip
         self.processes.await_port("superlink", self.superlink_port, seconds=_START)
 
     def start_guard(self, client: str, *, new_ledger: bool = False) -> None:
         """Start a client's guard, without waiting for it; the first time with a new ledger."""
         folder = client_folder(self.kit, client)
-        self.socket(client).unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "dpcohort", "guard",
-            "--terms", str(folder / "terms.toml"), "--data", str(folder / "data.npz"),
-            "--ledger", str(folder / "client.ledger"), "--socket", str(self.socket(client)),
-        ]  # fmt: skip
-        command += ["--new-ledger"] if new_ledger else []
-        self.processes.start(f"guard-{self._number(client)}", command, env=self._env())
-
-    def await_guard(self, client: str) -> None:
-        """Wait until a client's guard listens."""
-        name = f"guard-{self._number(client)}"
-        self.processes.await_that(
-            name, self.socket(client).is_socket, "listen on its socket", seconds=_START
-        )
+        self.sockets[client].unlink(missing_ok=True)
+        self.start(self.named("guard", client), [
+            *_DPCOHORT, "guard", "--terms", folder / "terms.toml", "--data", folder / "data.npz",
+            "--ledger", folder / "client.ledger", "--socket", self.sockets[client],
+            *(["--new-ledger"] if new_ledger else []),
+        ])  # fmt: skip
 
     def register(self) -> None:
         """Register all nodes' public keys, by the operator, on the loopback address."""
         for client in self.clients:
-            name = f"register-{self._number(client)}"
             public = client_folder(self.kit, client) / "node.pub"
-            command = [_program("flwr"), "supernode", "register", str(public), "dpcohort"]
-            self.processes.start(name, [*command, "--name", client], env=self._env())
+            command = [program("flwr"), "supernode", "register", public, "dpcohort"]
+            self.start(self.named("register", client), [*command, "--name", client])
         for client in self.clients:
-            name = f"register-{self._number(client)}"
+            name = self.named("register", client)
             if self.processes.wait(name, seconds=_START) != 0:
                 raise DpcohortError(
                     f"{client} could not be registered:\n{self.processes.tail(name)}"
@@ -310,34 +293,17 @@ class Trial:
     def start_node(self, client: str) -> None:
         """Start a client's node, which reaches the SuperLink through the gate alone."""
         folder = client_folder(self.kit, client)
-        command = [
-            sys.executable, "-m", "dpcohort", "flower", "node",
-            "--superlink", f"127.0.0.1:{self.gate_port}", "--authority", str(folder / "ca.crt"),
-            "--key", str(folder / "node.key"), "--guard", str(self.socket(client)),
-        ]  # fmt: skip
-        self.processes.start(f"node-{self._number(client)}", command, env=self._node_env(client))
-
-    def start_supernode(self, client: str) -> None:
-        """Start Flower's own SuperNode in the place of a client's node."""
-        folder = client_folder(self.kit, client)
-        command = [
-            _program("flower-supernode"), "--superlink", f"127.0.0.1:{self.gate_port}",
-            "--root-certificates", str(folder / "ca.crt"),
-            "--auth-supernode-private-key", str(folder / "node.key"),
-            "--host", "127.0.0.1", "--port", str(self.node_ports[client]),
-            "--node-config", f'guard="{self.socket(client)}"',
-        ]  # fmt: skip
-        self.processes.start(f"node-{self._number(client)}", command, env=self._node_env(client))
+        self.start(self.named("node", client), [
+            *_DPCOHORT, "flower", "node", "--superlink", f"127.0.0.1:{self.gate_port}",
+            "--authority", folder / "ca.crt", "--key", folder / "node.key",
+            "--guard", self.sockets[client],
+        ], home=folder / "flwr")  # fmt: skip
 
     def start_run(self, out: Path, *, resume: bool = False) -> None:
         """Start the federated run, or go on with it."""
         config = f"out={json.dumps(str(out.resolve()))} resume={'true' if resume else 'false'}"
-        self.start_app(self.kit / "app", config)
-
-    def start_app(self, app: Path, config: str) -> None:
-        """Start a Flower app with this run-config."""
-        command = [_program("flwr"), "run", str(app), "dpcohort", "--stream"]
-        self.processes.start("run", [*command, "--run-config", config], env=self._env())
+        command = [program("flwr"), "run", self.kit / "app", "dpcohort", "--stream"]
+        self.start("run", [*command, "--run-config", config])
 
     def await_run(
         self, out: Path, *, seconds: float, meanwhile: Callable[[], None] = lambda: None
@@ -375,27 +341,31 @@ class Trial:
         own = itertools.takewhile(lambda line: "ERROR" not in line, lines[errors[-1] :])
         return "\n".join(own)
 
-    def _number(self, client: str) -> int:
-        return self.clients.index(client)
+    def named(self, part: str, client: str) -> str:
+        """What a process of a client is called."""
+        return f"{part}-{self.clients.index(client)}"
 
-    def _node_env(self, client: str) -> dict[str, str]:
-        home = client_folder(self.kit, client) / "flwr"
-        home.mkdir(exist_ok=True)
-        return {**self._env(), "FLWR_HOME": str(home)}
-
-    def _env(self) -> dict[str, str]:
-        folder = str(Path(sys.executable).parent)
-        return {
+    def start(self, name: str, command: Sequence[object], *, home: Path | None = None) -> None:
+        """Start a process, with a home of Flower's that is the server's if it is not given."""
+        if home is not None:
+            home.mkdir(exist_ok=True)
+        environment = {
             **QUIET,
-            "FLWR_HOME": str(self.kit / "server" / "flwr"),
+            "FLWR_HOME": str(home or self.kit / "server" / "flwr"),
             # Flower starts its own programs by name.
-            "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
         }
+        self.processes.start(name, list(map(str, command)), env=environment)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Where one of Flower's programs is.
+
+    Raises:
+        InputError: it is not there.
+    """
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -509,25 +479,25 @@ def trial(
     sockets = folder / "sockets"
     sockets.mkdir(mode=0o755)
     clients = drawn_clients(settings["plan"])
-    ports = dict(zip(clients, free_ports(len(clients)), strict=True))
     with Processes(folder / "logs") as processes:
         yield Trial(
             kit=kit,
             processes=processes,
-            sockets=sockets,
+            sockets={client: sockets / f"{i}.sock" for i, client in enumerate(clients)},
             superlink_port=settings["superlink_port"],
             gate_port=settings["gate_port"],
-            node_ports=ports,
         )
 
 
-def start_all(federation: Trial, say: _SAY, *, own_nodes: bool = True) -> None:
+def start_all(
+    federation: Trial, say: _SAY, start_node: Callable[[Trial, str], None] = Trial.start_node
+) -> None:
     """Start guards, SuperLink, gate and nodes, in the order in which they need each other.
 
     Args:
         federation: whose.
         say: told how far it is.
-        own_nodes: clients have nodes of dpcohort's; otherwise Flower's SuperNodes.
+        start_node: starts the node of a client.
     """
     for client in federation.clients:
         federation.start_guard(client, new_ledger=True)
@@ -535,9 +505,12 @@ def start_all(federation: Trial, say: _SAY, *, own_nodes: bool = True) -> None:
     say(f"SuperLink on 127.0.0.1:{federation.superlink_port}, gate on port {federation.gate_port}")
     federation.register()
     say(f"{len(federation.clients)} public keys registered")
-    for client in federation.clients:
-        federation.await_guard(client)
-        (federation.start_node if own_nodes else federation.start_supernode)(client)
+    for client, place in federation.sockets.items():
+        name = federation.named("guard", client)
+        federation.processes.await_that(
+            name, place.is_socket, "listen on its socket", seconds=_START
+        )
+        start_node(federation, client)
     many = len(federation.clients)
     say(f"{many} guards listen; {many} nodes start, with TLS and their own keys")
 
@@ -581,14 +554,23 @@ def run_demo(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {version})"
     )
+    told: list[Any] = []
+
+    def tell() -> None:
+        """Of the rounds that the server has written down since."""
+        with contextlib.suppress(Exception):
+            for entry in read_log(out / "rounds.jsonl")[len(told) :]:
+                accuracy = 100 * entry["test"]["accuracy"]
+                say(f"round {entry['round'] + 1} of {rounds}: test accuracy {accuracy:.1f} %")
+                told.append(entry)
+
     folder = Path(tempfile.mkdtemp(prefix="dpcohort-"))
     try:
         with trial(settings, records, folder) as federation:
             start_all(federation, say)
             federation.start_run(out)
             say("run started; every guard is asked for its owner's terms before the first draw")
-            told = _teller(out, plan, say)
-            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=told)
+            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=tell)
             counted = _counted(federation, out, plan)
     except BaseException:
         say(f"kit and logs are kept in {folder}")
@@ -611,22 +593,6 @@ def run_demo(
         "verification": verification.to_dict(),
         "seconds": time.monotonic() - began,
     }
-
-
-def _teller(out: Path, plan: Plan, say: _SAY) -> Callable[[], None]:
-    """Tells, whenever it is called, of the rounds that the server has written down since."""
-    told = 0
-
-    def tell() -> None:
-        nonlocal told
-        with contextlib.suppress(Exception):
-            for entry in read_log(out / "rounds.jsonl")[told:]:
-                accuracy = 100 * entry["test"]["accuracy"]
-                total = plan.training.rounds
-                say(f"round {entry['round'] + 1} of {total}: test accuracy {accuracy:.1f} %")
-                told += 1
-
-    return tell
 
 
 def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,9 +129,7 @@ class GuardClient(AbstractContextManager["GuardClient"]):
         with suppress(OSError):  # it may have refused and closed; its word is read below
             self._socket.sendall(encode(request))
         try:
-            reply: Any = read_frame(
-                lambda size: receive_exactly(self._socket, size), largest_payload=LARGEST_FRAME
-            )
+            reply = receive(self._socket, largest_payload=LARGEST_FRAME)
         except (OSError, EOFError) as error:
             self.close()
             reason = getattr(error, "strerror", None) or "it closed the connection"
@@ -155,6 +154,11 @@ def _connect(connection: socket.socket, path: str, timeout: float) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def receive(connection: socket.socket, *, largest_payload: int) -> Any:
+    """One message from a socket; as :func:`~dpcohort.deploy.guard.protocol.read_frame`."""
+    return read_frame(partial(receive_exactly, connection), largest_payload=largest_payload)
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:

@@ -49,7 +49,7 @@ def check_private(path: str | Path, what: str) -> None:
             f"ships could read it past the guard. Close it with: chmod 600 {path}"
         )
     _check_owner(path, what, found)
-    _check_folders(path, what)
+    check_folders(path, what)
 
 
 def check_unwritable(path: str | Path, what: str) -> None:
@@ -65,7 +65,7 @@ def check_unwritable(path: str | Path, what: str) -> None:
             f"could write itself better terms. Close it with: chmod go-w {path}"
         )
     _check_owner(path, what, found)
-    _check_folders(path, what)
+    check_folders(path, what)
 
 
 def check_closed_folder(folder: Path, what: str, *, shared: bool = True) -> None:
@@ -94,10 +94,10 @@ def check_closed_folder(folder: Path, what: str, *, shared: bool = True) -> None
             )
 
 
-def _check_folders(path: str | Path, what: str) -> None:
+def check_folders(path: str | Path, what: str, *, shared: bool = True) -> None:
     """The folder that names the file and, if that name is a link, the one that holds it."""
     for parent in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
-        check_closed_folder(parent, what)
+        check_closed_folder(parent, what, shared=shared)
 
 
 def _check_owner(path: str | Path, what: str, found: os.stat_result) -> None:

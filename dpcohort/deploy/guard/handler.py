@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +71,15 @@ class RefusedError(Exception):
         super().__init__(message)
         self.refusal = Refusal(code=code, message=message, counted=counted)
         self.cause = cause  # for the owner's log, not for the server
+
+
+@contextmanager
+def within_terms(*, counted: bool = False) -> Iterator[None]:
+    """What is not as the client's owner has accepted it is refused, in the words of the check."""
+    try:
+        yield
+    except (InputError, BudgetExceededError) as error:
+        raise RefusedError("terms", str(error), counted=counted) from None
 
 
 def check_with_sampling(terms: RunTerms, dimension: int) -> None:
@@ -196,14 +205,15 @@ class GuardHandler:
             whole = self._ledger.receipt(self.terms.dataset)
         return next(one for one in whole.runs if one["run"] == run), whole
 
+    @within_terms()
     def _member(self, run: str, accepted: RunTerms) -> Member:
         plan = self._plans.get(run)
         if accepted.pool is None or plan is None or self._identity is None:
             raise RefusedError("terms", "the client's owner pools no noise in this run")
         name, ledger = self.terms.dataset, self._ledger.id
-        with within_terms():
-            return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
+        return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
 
+    @within_terms()
     def _round(
         self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
     ) -> tuple[Member, PoolRound]:
@@ -213,18 +223,10 @@ class GuardHandler:
             raise RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
         if not all(len(card) == 3 for card in request.cards):
             raise RefusedError("terms", "a card is a name, a key and a signature")
-        with within_terms():
-            asked = PoolRound(
-                member.pool,
-                [Card(*one) for one in request.cards],
-                run=member.run,
-                plan=member.plan,
-                round=request.round,
-                coordinates=self._trainer.dimension,
-                exponent=request.exponent,
-                modulus_bits=request.modulus_bits,
-            )
-            member.check(asked)
+        said = request.model_dump(include={"run", "plan", "round", "exponent", "modulus_bits"})
+        cards = [Card(*one) for one in request.cards]
+        asked = PoolRound(member.pool, cards, coordinates=self._trainer.dimension, **said)
+        member.check(asked)
         return member, asked
 
     def _unmask(self, request: AgreeRequest) -> Agreement | Shares:
@@ -270,35 +272,26 @@ class GuardHandler:
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
         terms = _terms_of(request, accepted)
-        batch: dict[str, Any] = {
-            "rate": terms.sampling_rate,
-            "batch_size": self._batch_size(terms),
-        }
+        batches = (terms.sampler, terms.sampling_rate, self._batch_size(terms))
         if accepted.reports is not None and isinstance(request, ReportRequest):
             asked = accepted.reports.asked
-            report = self._trainer.report(request.vector, lattice, terms.sampler, asked, **batch)
-            return report.tobytes()
+            return self._trainer.report(request.vector, lattice, batches, asked).tobytes()
         if isinstance(request, MaskedRequest):
             member, pooled = self._round(request, accepted)
-            noisy = self._trainer.noisy_sum(request.vector, lattice, terms.sampler, **batch)
+            noisy = self._trainer.noisy_sum(request.vector, lattice, batches)
             masked = member.mask(pooled, noisy)
             vector = masked.vector.astype("<u8").tobytes()
             return bytes.fromhex(masked.signature) + vector + masked.sealed
-        return self._trainer.update(
-            request.vector, lattice, terms.sampler, **batch, step_sizes=request.step_sizes
-        ).tobytes()
+        steps = request.step_sizes
+        return self._trainer.update(request.vector, lattice, batches, steps).tobytes()
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
             raise RefusedError("not-accepted", "the client's owner has closed this run")
         with _ledger_in_use():
-            try:
-                terms = self._ledger.terms(self.terms.dataset, run)
-            except InputError as error:
-                if error.field != "run":
-                    raise
-                message = "the client's owner has not accepted this run"
-                raise RefusedError("not-accepted", message) from None
+            terms = self._ledger.accepted(self.terms.dataset).get(run)
+        if terms is None:
+            raise RefusedError("not-accepted", "the client's owner has not accepted this run")
         if run not in self._certified:
             with within_terms():
                 check_with_sampling(terms, self._trainer.dimension)
@@ -316,10 +309,10 @@ class GuardHandler:
             )
         return size
 
+    @within_terms()
     def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
-        with within_terms():
-            terms = _terms_of(request, accepted)
+        terms = _terms_of(request, accepted)
         batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
         exactly: list[tuple[str, Any, Any]] = [
             ("plan", request.plan, plan or request.plan),
@@ -350,13 +343,9 @@ class GuardHandler:
             raise RefusedError("terms", message)
         for field, asked, allowed in exactly:
             if asked != allowed:
-                refusal = InputError(
-                    field,
-                    given=asked,
-                    allowed=f"{allowed!r}, as the client's owner has accepted",
-                    next_step="A server cannot change it.",
-                )
-                raise RefusedError("terms", str(refusal))
+                words = f"{allowed!r}, as the client's owner has accepted"
+                next_step = "A server cannot change it."
+                raise InputError(field, given=asked, allowed=words, next_step=next_step)
         if not np.isfinite(request.vector).all():
             raise RefusedError("terms", "the parameters hold numbers that are not finite")
         if not all(abs(alpha) <= _LARGEST_STEP for alpha in request.step_sizes):
@@ -364,18 +353,12 @@ class GuardHandler:
         if not SMALLEST_NOISE <= request.noise_multiplier <= LARGEST_NOISE:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise RefusedError("terms", message)
-        with within_terms():
-            run, round, draw = request.run, request.round, request.draw
-            key = DrawKey(dataset=self.terms.dataset, run=run, round=round, draw=draw)
-            event = Event(
-                noise_multiplier=request.noise_multiplier,
-                sampling_rate=request.sampling_rate,
-                steps=request.local_steps,
-                sampler=request.sampler,  # type: ignore[arg-type]  # checked by the class
-                neighbours=request.neighbours,  # type: ignore[arg-type]
-            )
-            terms.check_request(event, clip=request.clip, round=request.round)
-            return key, event, _lattice(request, accepted)
+        named = request.model_dump(include={"run", "round", "draw"})
+        key = DrawKey(dataset=self.terms.dataset, **named)
+        said = {"noise_multiplier", "sampling_rate", "sampler", "neighbours"}
+        event = Event(**request.model_dump(include=said), steps=request.local_steps)
+        terms.check_request(event, clip=request.clip, round=request.round)
+        return key, event, _lattice(request, accepted)
 
     def _stored(self, key: DrawKey, request: DrawRequest) -> bytes | None:
         """The update of a draw done before, if this is the request it was done for."""
@@ -409,13 +392,10 @@ class GuardHandler:
             ) from None
         except DpcohortError as error:
             # The row may be there although its counter is not: then the draw is counted.
-            raise _ledger_trouble(error, counted=self._is_counted(key)) from None
-
-    def _is_counted(self, key: DrawKey) -> bool:
-        try:
-            return self._ledger.fate(key) != "new"
-        except DpcohortError:
-            return True
+            counted = True
+            with suppress(DpcohortError):
+                counted = self._ledger.fate(key) != "new"
+            raise _ledger_trouble(error, counted=counted) from None
 
 
 def _terms_of(request: DrawRequest, accepted: RunTerms) -> RunTerms:
@@ -432,24 +412,10 @@ def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
 
 
 def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate | MaskedUpdate:
-    named: dict[str, Any] = {
-        "run": request.run,
-        "round": request.round,
-        "draw": request.draw,
-        "resent": resent,
-    }
+    named: Any = {**request.model_dump(include={"run", "round", "draw"}), "resent": resent}
     if isinstance(request, MaskedRequest):
         return MaskedUpdate(**named, signature=output[:_SIGNATURE].hex(), data=output[_SIGNATURE:])
     return DrawUpdate(**named, vector=np.frombuffer(output, dtype="<f4").astype(np.float32))
-
-
-@contextmanager
-def within_terms(*, counted: bool = False) -> Iterator[None]:
-    """What is not as the client's owner has accepted it is refused, in the words of the check."""
-    try:
-        yield
-    except (InputError, BudgetExceededError) as error:
-        raise RefusedError("terms", str(error), counted=counted) from None
 
 
 @contextmanager

@@ -10,7 +10,6 @@ guessed, nothing converted, nothing unpickled.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, SkipValidation, ValidationInfo
 
 from dpcohort.deploy.formats import Format
+from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_HEADER
 from dpcohort.text_files import parse_json
@@ -30,8 +30,6 @@ _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"DPG1"
 
 Vector = NDArray[np.float32]
-_NOTHING: Vector = np.zeros(0, dtype="<f4")
-_NOTHING.setflags(write=False)
 #: Fields that are no part of a header; a message has at most one of them.
 _PAYLOADS = ("vector", "data")
 
@@ -51,12 +49,19 @@ def _numbers(values: Any, info: ValidationInfo) -> Any:
 
 
 Number = Annotated[float, PlainValidator(_number)]
+#: The messages below, by their kinds.
+_KINDS: dict[str, type[Message]] = {}
 
 
 class Message(Format):
     """Any of the messages below; all its fields but ``vector`` are in the header."""
 
+    #: What it is called on the wire; said at the head of its class.
     kind: ClassVar[str]
+
+    def __init_subclass__(cls, *, kind: str) -> None:
+        cls.kind = kind
+        _KINDS[kind] = cls
 
     def header(self) -> dict[str, Any]:
         """The fields that go into the header."""
@@ -65,13 +70,11 @@ class Message(Format):
     def payload(self) -> bytes:
         """The vector, or the bytes, that follow the header."""
         if hasattr(self, "data"):
-            plain: bytes = self.data
-            return plain
-        vector = getattr(self, "vector", _NOTHING)
-        return np.ascontiguousarray(vector, dtype="<f4").tobytes()
+            return bytes(self.data)
+        return np.ascontiguousarray(getattr(self, "vector", ()), dtype="<f4").tobytes()
 
 
-class HelloRequest(Message):
+class HelloRequest(Message, kind="hello?"):
     """Who are you, and what has your owner accepted for this run?
 
     Attributes:
@@ -79,12 +82,11 @@ class HelloRequest(Message):
         run: the run in question.
     """
 
-    kind: ClassVar[str] = "hello?"
     protocol: int = PROTOCOL
     run: str
 
 
-class Hello(Message):
+class Hello(Message, kind="hello"):
     """What a server may know of a guard: nothing of it depends on the content of a record.
 
     Attributes:
@@ -101,7 +103,6 @@ class Hello(Message):
         counted: draws and reports of this run that are counted.
     """
 
-    kind: ClassVar[str] = "hello"
     protocol: int = PROTOCOL
     dpcohort: str
     dataset: str
@@ -114,7 +115,7 @@ class Hello(Message):
     counted: int
 
 
-class DrawRequest(Message):
+class DrawRequest(Message, kind="draw?"):
     """Do one draw: T^l noisy local steps from these parameters.
 
     Attributes:
@@ -135,7 +136,6 @@ class DrawRequest(Message):
         vector: the parameters w, flat, float32.
     """
 
-    kind: ClassVar[str] = "draw?"
     run: str
     plan: str
     round: int
@@ -162,7 +162,64 @@ class DrawRequest(Message):
         return self.vector.size
 
 
-class ReportRequest(DrawRequest):
+class DrawUpdate(Message, kind="update"):
+    """The noisy update w - w' of a draw, counted, stored and free to travel; or a noisy report.
+
+    Attributes:
+        run: as asked.
+        round: as asked.
+        draw: as asked.
+        resent: it was computed before and comes from the ledger; nothing new was spent.
+        vector: the update, flat, float32.
+    """
+
+    run: str
+    round: int
+    draw: int
+    resent: bool
+    vector: Annotated[Vector, SkipValidation]
+
+
+class ReceiptRequest(Message, kind="receipt?"):
+    """What has this run spent?"""
+
+    run: str
+
+
+class RunReceipt(Message, kind="receipt"):
+    """What one run has spent, from the client's ledger, and the ledger's head at that moment.
+
+    Attributes:
+        dataset: the client's name for its data.
+        spending: of the run, as :func:`~dpcohort.deploy.ledger.reading.run_spending` says it.
+        entries: rows of the ledger.
+        head: hash of the last one.
+        ledger: the ledger's id.
+    """
+
+    dataset: str
+    spending: dict[str, Any]
+    entries: int
+    head: str
+    ledger: str
+
+
+class Refusal(Message, kind="refused"):
+    """No, and why; never with anything computed from a record.
+
+    Attributes:
+        code: ``malformed``, ``not-allowed``, ``not-accepted``, ``terms``, ``exhausted``, ``lost``,
+            ``other-request``, ``ledger`` or ``failed``.
+        message: for a person.
+        counted: the draw is counted in the ledger all the same.
+    """
+
+    code: str
+    message: str
+    counted: bool = False
+
+
+class ReportRequest(DrawRequest, kind="report?"):
     """Report the mean of a clipped statistic of the records at these parameters.
 
     A report is one noisy step like that of a draw, and is asked for, counted, stored and answered
@@ -174,7 +231,6 @@ class ReportRequest(DrawRequest):
         statistic: ``loss`` of a record, or ``squared-loss``.
     """
 
-    kind: ClassVar[str] = "report?"
     statistic: str
 
     @property
@@ -183,42 +239,21 @@ class ReportRequest(DrawRequest):
         return 1
 
 
-class DrawUpdate(Message):
-    """The noisy update w - w' of a draw, counted, stored and free to travel; or a noisy report.
-
-    Attributes:
-        run: as asked.
-        round: as asked.
-        draw: as asked.
-        resent: it was computed before and comes from the ledger; nothing new was spent.
-        vector: the update, flat, float32.
-    """
-
-    kind: ClassVar[str] = "update"
-    run: str
-    round: int
-    draw: int
-    resent: bool
-    vector: Annotated[Vector, SkipValidation]
-
-
-class CardRequest(Message):
+class CardRequest(Message, kind="card?"):
     """With which key do you mask in this run?"""
 
-    kind: ClassVar[str] = "card?"
     run: str
 
 
-class PoolCard(Message):
+class PoolCard(Message, kind="card"):
     """A member's key for a run, signed by its identity (:class:`~dpcohort.deploy.pooled.Card`)."""
 
-    kind: ClassVar[str] = "card"
     member: str
     key: str
     signature: str
 
 
-class MaskedRequest(DrawRequest):
+class MaskedRequest(DrawRequest, kind="masked?"):
     """Do one draw of one step, add your share of the noise, mask it for this cohort.
 
     Attributes:
@@ -227,13 +262,12 @@ class MaskedRequest(DrawRequest):
         cards: member, key and signature of everybody in the cohort.
     """
 
-    kind: ClassVar[str] = "masked?"
     exponent: int
     modulus_bits: int
     cards: list[list[str]]
 
 
-class MaskedUpdate(Message):
+class MaskedUpdate(Message, kind="masked"):
     """Integers under masks, counted, stored and free to travel.
 
     Attributes:
@@ -245,7 +279,6 @@ class MaskedUpdate(Message):
         data: the integers modulo 2^b, 8 bytes each, and sealed shares of the masks.
     """
 
-    kind: ClassVar[str] = "masked"
     run: str
     round: int
     draw: int
@@ -254,7 +287,7 @@ class MaskedUpdate(Message):
     data: Annotated[bytes, SkipValidation]
 
 
-class AgreeRequest(Message):
+class AgreeRequest(Message, kind="agree?"):
     """Agree on who is left of a cohort: some have vanished before they sent masked vectors.
 
     Attributes:
@@ -268,7 +301,6 @@ class AgreeRequest(Message):
         signed: of each of them, its signature that it masked.
     """
 
-    kind: ClassVar[str] = "agree?"
     run: str
     plan: str
     round: int
@@ -279,16 +311,15 @@ class AgreeRequest(Message):
     signed: dict[str, str]
 
 
-class Agreement(Message):
+class Agreement(Message, kind="agreed"):
     """A signature on who is left."""
 
-    kind: ClassVar[str] = "agreed"
     run: str
     round: int
     signature: str
 
 
-class RevealRequest(AgreeRequest):
+class RevealRequest(AgreeRequest, kind="reveal?"):
     """Give your shares of the masks of those who are left.
 
     Attributes:
@@ -296,83 +327,16 @@ class RevealRequest(AgreeRequest):
         data: what those who are left sealed for this member.
     """
 
-    kind: ClassVar[str] = "reveal?"
     certificate: dict[str, str]
     data: Annotated[bytes, SkipValidation]
 
 
-class Shares(Message):
+class Shares(Message, kind="shares"):
     """Shares of masks, 33 bytes each."""
 
-    kind: ClassVar[str] = "shares"
     run: str
     round: int
     data: Annotated[bytes, SkipValidation]
-
-
-class ReceiptRequest(Message):
-    """What has this run spent?"""
-
-    kind: ClassVar[str] = "receipt?"
-    run: str
-
-
-class RunReceipt(Message):
-    """What one run has spent, from the client's ledger, and the ledger's head at that moment.
-
-    Attributes:
-        dataset: the client's name for its data.
-        spending: of the run, as :func:`~dpcohort.deploy.ledger.reading.run_spending` says it.
-        entries: rows of the ledger.
-        head: hash of the last one.
-        ledger: the ledger's id.
-    """
-
-    kind: ClassVar[str] = "receipt"
-    dataset: str
-    spending: dict[str, Any]
-    entries: int
-    head: str
-    ledger: str
-
-
-class Refusal(Message):
-    """No, and why; never with anything computed from a record.
-
-    Attributes:
-        code: ``malformed``, ``not-allowed``, ``not-accepted``, ``terms``, ``exhausted``, ``lost``,
-            ``other-request``, ``ledger`` or ``failed``.
-        message: for a person.
-        counted: the draw is counted in the ledger all the same.
-    """
-
-    kind: ClassVar[str] = "refused"
-    code: str
-    message: str
-    counted: bool = False
-
-
-_KINDS: dict[str, type[Message]] = {
-    one.kind: one
-    for one in (
-        HelloRequest,
-        Hello,
-        DrawRequest,
-        DrawUpdate,
-        ReceiptRequest,
-        RunReceipt,
-        Refusal,
-        ReportRequest,
-        CardRequest,
-        PoolCard,
-        MaskedRequest,
-        MaskedUpdate,
-        AgreeRequest,
-        Agreement,
-        RevealRequest,
-        Shares,
-    )
-}
 
 
 def encode(message: Message) -> bytes:
@@ -383,8 +347,7 @@ def encode(message: Message) -> bytes:
         >>> frame[:4], decode(frame).run
         (b'DPG1', 'spring')
     """
-    head = {"kind": message.kind, **message.header()}
-    text = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    text = canonical_json({"kind": message.kind, **message.header()}).encode()
     payload = message.payload()
     return _PREFIX.pack(_MAGIC, len(text), len(payload)) + text + payload
 

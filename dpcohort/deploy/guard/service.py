@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from dpcohort.deploy.guard.client import receive_exactly
+from dpcohort.deploy.guard.client import receive
 from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import (
     AgreeRequest,
@@ -30,7 +30,6 @@ from dpcohort.deploy.guard.protocol import (
     Refusal,
     ReportRequest,
     encode,
-    read_frame,
 )
 from dpcohort.errors import InputError
 
@@ -150,10 +149,7 @@ class GuardService(AbstractContextManager["GuardService"]):
     def _exchange(self, connection: socket.socket) -> bool:
         """One request and its answer; whether the connection is still of use."""
         try:
-            message = read_frame(
-                lambda size: receive_exactly(connection, size),
-                largest_payload=self.handler.largest_payload,
-            )
+            message = receive(connection, largest_payload=self.handler.largest_payload)
         except InputError as error:
             # What follows on this connection cannot be told apart from the rest of the request.
             self._log("malformed request refused")

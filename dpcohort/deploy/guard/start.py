@@ -24,6 +24,7 @@ from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import (
     GuardedData,
     check_closed_folder,
+    check_folders,
     check_private,
     check_unwritable,
     load_data,
@@ -202,7 +203,7 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     """How long one noisy step over all records takes, at made-up parameters; it is not kept."""
     made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
     lattice, started = Lattice(1.0, 1.0), time.perf_counter()
-    trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
+    trainer.update(made_up, lattice, ("poisson", 1.0, records), [1.0])
     return time.perf_counter() - started
 
 
@@ -375,8 +376,7 @@ def write_pin(terms: str | Path, identity: str) -> None:
 def _opened(
     path: str | Path, counter: str | Path | None, pinned: str | None, *, new: bool
 ) -> ClientLedger:
-    for place in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
-        check_closed_folder(place, "ledger", shared=False)
+    check_folders(path, "ledger", shared=False)
     if new:
         if pinned is not None:
             raise InputError.because(
@@ -535,27 +535,18 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
         f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
         f"({terms.neighbours})."
     )
-    return said + _reports_in_words(terms) + _pool_in_words(terms)
-
-
-def _pool_in_words(terms: RunTerms) -> str:
-    pool = terms.pool
-    if pool is None:
-        return ""
-    return (
-        f" That counts on the noise of others: of each cohort of {pool.cohort_size}, all named in "
-        f"the terms, at most {pool.colluding} help the server and at most {pool.dropouts} vanish. "
-        f"If all others help it, epsilon is {terms.alone_epsilon():.5g}."
-    )
-
-
-def _reports_in_words(terms: RunTerms) -> str:
-    reports = terms.reports
-    if reports is None:
-        return ""
-    share = "a batch" if reports.mini_batch else "all records"
-    return (
-        f" With at most {reports.count} reports of the mean {reports.statistic} of {share}, losses "
-        f"cut at {reports.loss_bound:g}, noise multiplier at least "
-        f"{reports.least_noise_multiplier:.5g}; their epsilon is in it."
-    )
+    pool, reports = terms.pool, terms.reports
+    if reports is not None:
+        share = "a batch" if reports.mini_batch else "all records"
+        said += (
+            f" With at most {reports.count} reports of the mean {reports.statistic} of {share}, "
+            f"losses cut at {reports.loss_bound:g}, noise multiplier at least "
+            f"{reports.least_noise_multiplier:.5g}; their epsilon is in it."
+        )
+    if pool is not None:
+        said += (
+            f" That counts on the noise of others: of each cohort of {pool.cohort_size}, all named "
+            f"in the terms, at most {pool.colluding} help the server and at most {pool.dropouts} "
+            f"vanish. If all others help it, epsilon is {terms.alone_epsilon():.5g}."
+        )
+    return said

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import grp
 import hashlib
-import json
 import math
 import pwd
 import tomllib
@@ -44,11 +43,13 @@ from dpcohort.deploy.ledger.terms import (
     RunTerms,
     asked_of,
     hex_digits,
+    reports_asked_of,
 )
 from dpcohort.deploy.pooled import cohort_sha256
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 from dpcohort.tasks import Task
+from dpcohort.text_files import toml_value
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -136,14 +137,10 @@ class ModelTerms(Format):
     frozen: Annotated[tuple[str, ...], _names("a list of names")] = ()
 
     @model_validator(mode="after")
-    def _check_task(self) -> ModelTerms:
+    def _check(self) -> ModelTerms:
         if not self.task:
             whole_number("classes", self.classes, at_least=2)
         _ = self.predicts
-        return self
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> ModelTerms:
         if bool(self.weights) != (self.weights_sha256 is not None):
             raise InputError.because("weights and weights_sha256 go together: give both or none.")
         if self.frozen and not self.weights:
@@ -361,17 +358,12 @@ def _user_id(user: Any) -> int:
         raise InputError("allowed_users", given=user, allowed=allowed) from None
 
 
-def _group_id(group: Any) -> int | None:
+def _group(group: Any) -> Any:
     try:
-        return None if group is None else grp.getgrnam(group).gr_gid
+        return group if group is None else grp.getgrnam(group).gr_name
     except (KeyError, TypeError):
         allowed = "the name of a group of this machine"
         raise InputError("socket_group", given=group, allowed=allowed) from None
-
-
-def _group(group: Any) -> Any:
-    _group_id(group)
-    return group
 
 
 class GuardTerms(Format):
@@ -439,7 +431,7 @@ class GuardTerms(Format):
     @property
     def socket_gid(self) -> int | None:
         """The number of the socket's group, None for the guard's own."""
-        return _group_id(self.socket_group)
+        return None if self.socket_group is None else grp.getgrnam(self.socket_group).gr_gid
 
     @classmethod
     def from_toml(cls, path: str | Path) -> GuardTerms:
@@ -624,19 +616,13 @@ def terms_from_plan(
         lines.append(line)
         if key == "options" and model.task:
             lines += _table("model.task", "what is predicted, and the only loss", model.task)
-    if plan.terms is not None and plan.has_private_reports:
-        reports = {
-            "count": int(plan.report_caps[k]),
-            "statistic": plan.terms.statistic,
-            "loss_bound": plan.terms.loss_bound,
-            "least_noise_multiplier": float(plan.report_multipliers[k]),
-            "mini_batch": plan.terms.mini_batch,
-        }
-        lines += _table("runs.reports", "what the plan's rule asks for beside draws", reports)
+    if plan.has_private_reports:
+        about = "what the plan's rule asks for beside draws"
+        lines += _table("runs.reports", about, reports_asked_of(plan, k))
     if plan.pooled is not None:
         pool = pool_from_plan(plan, members or {}, client=client)
         said = pool.model_dump(exclude={"members", "cohorts"})
-        keys = {_toml(name): key for name, key in pool.members.items()}
+        keys = {toml_value(name): key for name, key in pool.members.items()}
         lines += _table("runs.pool", "whose noise your promise counts on beside yours", said)
         lines += _table("runs.pool.members", "everybody who may be in a cohort: ask them", keys)
         about = "your rounds, and the hash of who is in each"
@@ -685,7 +671,7 @@ def with_ledger_id(text: str, identity: str) -> str:
         raise InputError("ledger_id", given=identity, allowed=allowed)
     if "ledger_id" in before:
         return text
-    line = f"ledger_id = {_toml(identity)}  # no other ledger is served from"
+    line = f"ledger_id = {toml_value(identity)}  # no other ledger is served from"
     lines = text.split("\n")
     places = [place for place, one in enumerate(lines) if one.startswith("# ledger_id = ")]
     if places:
@@ -703,14 +689,5 @@ def _table(name: str, about: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _line(key: str, value: Any, comment: str) -> str:
-    said = f"{key} = {_toml(value)}"
+    said = f"{key} = {toml_value(value)}"
     return f"{said:<30} # {comment}" if comment else said
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        parts = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items())
-        return "{ " + ", ".join(parts) + " }" if value else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # as TOML writes it

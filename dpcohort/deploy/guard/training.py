@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from dpcohort._validate import IntArray
 from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.deploy.guard.files import GuardedData
+from dpcohort.deploy.guard.protocol import Vector
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import (
     ClippedNetwork,
@@ -61,6 +62,9 @@ from dpcohort.models.weights import frozen_sha256, weights_sha256
 from dpcohort.plugins import is_named_function
 from dpcohort.runs.chooser import lattice_units
 from dpcohort.tasks import Task, check_own_loss, made_up_targets
+
+#: How batches are drawn: the sampler, the rate r, and the public size B that sums are divided by.
+Batches = tuple[str, float, int]
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time, one by one
@@ -82,6 +86,26 @@ def checked_weights(model: ModelTerms) -> Path | None:
         return None
     weights_sha256(model.weights, expected=model.weights_sha256)
     return Path(model.weights)
+
+
+def built_model(terms: ModelTerms, *, seed: int, tokens: bool = False) -> torch.nn.Module:
+    """The model that terms name, with their weights.
+
+    Args:
+        terms: of the model.
+        seed: of the initial weights.
+        tokens: it reads token ids.
+    """
+    return build_model(
+        terms.name,
+        input_shape=terms.input_shape,
+        classes=terms.classes,
+        seed=seed,
+        options=terms.options,
+        input_dtype=torch.int64 if tokens else torch.float32,
+        weights=checked_weights(terms),
+        frozen=terms.frozen,
+    )
 
 
 def layout_of(model: torch.nn.Module) -> str:
@@ -106,8 +130,8 @@ class LocalTraining:
     Example:
         >>> data = GuardedData(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]), "")
         >>> training = LocalTraining(ModelTerms(name="logistic", input_shape=(2,), classes=2), data)
-        >>> update = training.update(np.zeros(6, np.float32), Lattice(2.0, 1.0), "poisson",
-        ...                          rate=0.5, batch_size=2, step_sizes=[0.1])
+        >>> weights, lattice = np.zeros(6, np.float32), Lattice(2.0, 1.0)
+        >>> update = training.update(weights, lattice, ("poisson", 0.5, 2), [0.1])
         >>> update.shape, str(update.dtype)
         ((6,), 'float32')
     """
@@ -124,16 +148,8 @@ class LocalTraining:
     ) -> None:
         self._data, self._source = data, source
         tokens = data.inputs.dtype == np.int64
-        built = module or build_model(
-            model.name,
-            input_shape=model.input_shape,
-            classes=model.classes,
-            seed=0,  # the weights come with every request
-            options=model.options,
-            input_dtype=torch.int64 if tokens else torch.float32,
-            weights=checked_weights(model),
-            frozen=model.frozen,
-        )
+        # Any seed: the weights come with every request.
+        built = module or built_model(model, seed=0, tokens=tokens)
         refuse_unfit_layers(built)
         task = model.predicts
         check_own_loss(task)
@@ -192,23 +208,16 @@ class LocalTraining:
 
     @one_thread_each()
     def update(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-        step_sizes: Sequence[float],
-    ) -> NDArray[np.float32]:
+        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+    ) -> Vector:
         """The difference w - w' after one noisy step for each step size (Algorithm 1, lines 9-19).
 
         Only what ``release`` gives comes from records, and it has its noise; the rest is arithmetic
         on it and on public numbers.
         """
-        moved = np.zeros(self.dimension)
+        moved, batch_size = np.zeros(self.dimension), batches[2]
         for alpha in step_sizes:
-            batch = self._batch(sampler, rate, batch_size)
+            batch = self._batch(batches)
             weights = _as_float32(parameters - moved)
             total = self._clipped_sum(weights, lattice, batch)
             key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
@@ -216,15 +225,7 @@ class LocalTraining:
         return _as_float32(moved)
 
     @one_thread_each()
-    def noisy_sum(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-    ) -> IntArray:
+    def noisy_sum(self, parameters: Vector, lattice: Lattice, batches: Batches) -> IntArray:
         """The clipped gradients of one batch and one share of noise, as integers. SENSITIVE.
 
         The share alone does not keep the promise: only under masks may they leave.
@@ -232,11 +233,9 @@ class LocalTraining:
         Args:
             parameters: of the model.
             lattice: of the cohort; its noise multiplier is that of the share alone.
-            sampler: of the batch.
-            rate: of the batch.
-            batch_size: B, for batches of a fixed size.
+            batches: how the batch is drawn.
         """
-        batch = self._batch(sampler, rate, batch_size)
+        batch = self._batch(batches)
         total = self._clipped_sum(parameters, lattice, batch)
         noisy: IntArray = add_rounded_gaussian_(
             total, lattice.exponent, self._source(KEY_BYTES)
@@ -245,45 +244,30 @@ class LocalTraining:
 
     @one_thread_each()
     def report(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        asked: ReportTerms,
-        *,
-        rate: float,
-        batch_size: int,
-    ) -> NDArray[np.float32]:
+        self, parameters: Vector, lattice: Lattice, batches: Batches, asked: ReportTerms
+    ) -> Vector:
         """The noisy mean of a clipped statistic, less half of its range: one number.
 
         Args:
             parameters: of the model.
             lattice: of the noise; its clip is half of the statistic's range.
-            sampler: of the batch.
+            batches: how the batch is drawn; the rate 1 looks at all records.
             asked: the statistic and its bound.
-            rate: of the batch; 1 looks at all records.
-            batch_size: the public number that the sum is divided by.
         """
-        batch = self._batch(sampler, rate, batch_size)
+        batch, batch_size = self._batch(batches), batches[2]
         point, total = torch.from_numpy(parameters), torch.zeros(1, dtype=torch.int64)
         for row in batch.tolist():
             total += lattice_units(self._loss(point, row), asked, lattice.unit)
         key = self._source(KEY_BYTES)
         return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
 
-    def _batch(self, sampler: str, rate: float, batch_size: int) -> IntArray:
+    def _batch(self, batches: Batches) -> IntArray:
         """Records of one step. SENSITIVE."""
-        return draw_batch(
-            sampler,
-            records=len(self._data),
-            rate=rate,
-            batch_size=batch_size,
-            source=self._source,
-        )
+        sampler, rate, batch_size = batches
+        records, source = len(self._data), self._source
+        return draw_batch(sampler, records=records, rate=rate, batch_size=batch_size, source=source)
 
-    def _clipped_sum(
-        self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray
-    ) -> torch.Tensor:
+    def _clipped_sum(self, weights: Vector, lattice: Lattice, batch: IntArray) -> torch.Tensor:
         total = torch.zeros(self.dimension, dtype=torch.int64)
         point = torch.from_numpy(weights)
         if self._network is None:
@@ -414,5 +398,5 @@ def _treats_alike(
     return True
 
 
-def _as_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+def _as_float32(values: NDArray[np.float64]) -> Vector:
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

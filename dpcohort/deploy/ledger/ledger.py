@@ -391,12 +391,9 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
         self._state.check(entry)
         if kind == "reserve" and not is_done:
-            dataset, run, state = str(entry.dataset), str(entry.run), self._state
-            counted = state.counted(dataset)
-            check_cap(
-                self._certified, dataset, state.cap(dataset), counted, run,
-                report=entry.draw == REPORT_DRAW,
-            )  # fmt: skip
+            dataset, run, report = str(entry.dataset), str(entry.run), entry.draw == REPORT_DRAW
+            cap, counted = self._state.cap(dataset), self._state.counted(dataset)
+            check_cap(self._certified, dataset, cap, counted, run, report=report)
         self._store.append(entry, output)
         self._pending.append(entry)
 

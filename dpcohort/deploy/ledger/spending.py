@@ -172,7 +172,14 @@ def check_cap(
         if not any(map(any, ahead.values())):
             break
         ahead = {key: [extra // 2 for extra in more] for key, more in ahead.items()}
-    raise _refusal(dataset, cap, runs, run, report=report)
+    spent, requested = (spent_epsilon(cap, some.values()) for some in (runs, wanted))
+    what, size = ("report", "") if report else ("draw", f" ({runs[run][0].local_steps} steps)")
+    fit = fitting_steps(cap, runs, run)
+    raise LifetimeCapError(
+        f"{dataset}: a further {what} of run {run!r}{size} would exceed the "
+        f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
+        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
+    )
 
 
 def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
@@ -211,20 +218,6 @@ def _with_one_more(runs: Counted, run: str, *, report: bool = False) -> Counted:
     terms, *counts = runs[run]
     counts[report] += 1
     return {**runs, run: (terms, *counts)}
-
-
-def _refusal(
-    dataset: str, cap: LifetimeCap, runs: Counted, run: str, *, report: bool
-) -> LifetimeCapError:
-    spent = spent_epsilon(cap, runs.values())
-    requested = spent_epsilon(cap, _with_one_more(runs, run, report=report).values())
-    what, size = ("report", "") if report else ("draw", f" ({runs[run][0].local_steps} steps)")
-    fit = fitting_steps(cap, runs, run)
-    return LifetimeCapError(
-        f"{dataset}: a further {what} of run {run!r}{size} would exceed the "
-        f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
-        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
-    )
 
 
 def _exact(value: float) -> Fraction:

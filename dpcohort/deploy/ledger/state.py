@@ -251,6 +251,5 @@ class LedgerState:
 
 
 def _key(entry: Entry) -> DrawKey:
-    values: Any = (entry.dataset, entry.run, entry.round, entry.draw)
-    dataset, run, round, draw = values  # of the right types, or refused
-    return DrawKey(dataset=dataset, run=run, round=round, draw=draw)
+    # Of the right types, or refused.
+    return DrawKey(**{name: getattr(entry, name) for name in ("dataset", "run", "round", "draw")})

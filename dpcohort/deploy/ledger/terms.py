@@ -36,14 +36,18 @@ Natural = Annotated[int, whole(at_least=1, at_most=_MOST)]
 
 def hex_digits(digits: int, allowed: str) -> PlainValidator:
     """So many hexadecimal digits in small letters, or None; ``allowed`` says it in words."""
-    pattern = f"[0-9a-f]{{{digits}}}"
 
     def check(value: Any, info: ValidationInfo) -> Any:
-        if value is None or (isinstance(value, str) and re.fullmatch(pattern, value)):
-            return value
-        raise InputError(str(info.field_name), given=value, allowed=allowed)
+        if value is not None:
+            _check_hex(str(info.field_name), value, allowed, digits=digits)
+        return value
 
     return PlainValidator(check)
+
+
+def _check_hex(field: str, value: Any, allowed: str, *, digits: int = 64) -> None:
+    if not isinstance(value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
+        raise InputError(field, given=value, allowed=allowed)
 
 
 def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
@@ -153,9 +157,7 @@ class AcceptedReports(Format):
     @property
     def asked(self) -> ReportTerms:
         """What each record's loss is made into."""
-        return ReportTerms(
-            statistic=self.statistic, loss_bound=self.loss_bound, mini_batch=self.mini_batch
-        )
+        return ReportTerms(**self.model_dump(exclude={"count", "least_noise_multiplier"}))
 
 
 def _members(given: Any) -> dict[str, str]:
@@ -163,9 +165,7 @@ def _members(given: Any) -> dict[str, str]:
         raise InputError("members", given=given, allowed="a table of names and their public keys")
     for name, key in given.items():
         checked_name("member", name)
-        if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
-            allowed = "the 64 hexadecimal digits of an Ed25519 public key"
-            raise InputError(f"key of {name}", given=key, allowed=allowed)
+        _check_hex(f"key of {name}", key, "the 64 hexadecimal digits of an Ed25519 public key")
     if len(set(given.values())) < len(given):
         raise InputError.because("two members have the same key: each must be somebody of its own.")
     return dict(given)
@@ -177,9 +177,7 @@ def _cohorts(given: Any) -> dict[str, str]:
     for round, digest in given.items():
         if not isinstance(round, str) or not re.fullmatch("0|[1-9][0-9]{0,9}", round):
             raise InputError("round", given=round, allowed="a whole number")
-        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            allowed = "the 64 hexadecimal digits of a SHA-256"
-            raise InputError(f"cohort of round {round}", given=digest, allowed=allowed)
+        _check_hex(f"cohort of round {round}", digest, "the 64 hexadecimal digits of a SHA-256")
     return dict(given)
 
 
@@ -257,6 +255,22 @@ def asked_of(plan: Plan, k: int) -> dict[str, Any]:
         "least_noise_multiplier": float(plan.noise_multipliers[k]),
         "sampler": plan.contract.sampler,
         "neighbours": plan.contract.neighbours,
+    }
+
+
+def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
+    """The reports that a plan's rule asks of the client at this position; nothing if it does not.
+
+    They are what :class:`AcceptedReports` says of them.
+    """
+    if plan.terms is None:
+        return {}
+    return {
+        "count": int(plan.report_caps[k]),
+        "statistic": plan.terms.statistic,
+        "loss_bound": plan.terms.loss_bound,
+        "least_noise_multiplier": float(plan.report_multipliers[k]),
+        "mini_batch": plan.terms.mini_batch,
     }
 
 

@@ -15,7 +15,7 @@ slow. These few lines are the textbook's, over Python's own integers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def split(secret: bytes, *, threshold: int, members: int) -> list[int]:
 
     Example:
         >>> shares = split(bytes(range(32)), threshold=2, members=3)
-        >>> join({1: shares[0], 3: shares[2]}) == bytes(range(32))
+        >>> join_all([1, 3], [[shares[0], shares[2]]]) == [bytes(range(32))]
         True
     """
     if len(secret) != SEED_BYTES or not 1 <= threshold <= members:
@@ -90,18 +90,10 @@ def split(secret: bytes, *, threshold: int, members: int) -> list[int]:
     return shares
 
 
-def join(shares: Mapping[int, int]) -> bytes:
-    """The secret of which these are shares, by place; with too few or wrong ones, anything.
-
-    Example:
-        >>> join({2: 7}).hex()[-2:]
-        '07'
-    """
-    return join_all(list(shares), [list(shares.values())])[0]
-
-
 def join_all(places: Sequence[int], rows: Iterable[Sequence[int]]) -> list[bytes]:
     """Many secrets, each from one row of shares at the same places.
+
+    With too few shares or wrong ones a secret is anything.
 
     Raises:
         ValueError: two places are the same.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -186,18 +186,10 @@ class PoolRound:
         #: Names of the members in their order, which gives each its place.
         self.names = sorted(by_name)
         self.keys = {name: by_name[name].key for name in self.names}
-        said = [
-            run,
-            plan,
-            round,
-            [[name, pool.members[name], self.keys[name]] for name in self.names],
-            coordinates,
-            exponent,
-            modulus_bits,
-            pool.colluding,
-            pool.dropouts,
-        ]
-        self.context = hashlib.sha256(_said("round", *said)).hexdigest()
+        known = [[name, pool.members[name], self.keys[name]] for name in self.names]
+        integers = (coordinates, exponent, modulus_bits)
+        said = _said("round", run, plan, round, known, *integers, pool.colluding, pool.dropouts)
+        self.context = hashlib.sha256(said).hexdigest()
 
     @property
     def sealed_bytes(self) -> tuple[int, int]:
@@ -348,22 +340,20 @@ class Member:
         plus = [own, *(seed for name, seed in common.items() if self.name < name)]
         add_masks_(vector, plus, [seed for name, seed in common.items() if self.name > name])
         vector &= np.uint64(2**asked.pool.modulus_bits - 1)
-        own_shares = split(own, threshold=threshold, members=len(places))
+        own_shares = map(_share, split(own, threshold=threshold, members=len(places)))
         # With itself a member has no mask; zeros keep the places.
         secrets = [common.get(name, bytes(SEED_BYTES)) for name in asked.names]
         shares = [split(one, threshold=threshold, members=len(places)) for one in secrets]
         for_each = [b"".join(map(_share, (row[place] for row in shares))) for place in places]
-        seal = [
-            (
-                _seal(agreed[name], asked, "own", self.name, name, _share(own_shares[place])),
-                _seal(agreed[name], asked, "pairs", self.name, name, for_each[place]),
-            )
-            for place, name in enumerate(asked.names)
+        sealed = [
+            _seal(agreed[name], asked, what, self.name, name, text)
+            for what, texts in (("own", own_shares), ("pairs", for_each))
+            for name, text in zip(asked.names, texts, strict=True)
         ]
         return MaskedVector(
             member=self.name,
             vector=vector,
-            sealed=b"".join([one for one, _ in seal] + [both for _, both in seal]),
+            sealed=b"".join(sealed),
             signature=self._identity.sign("masked", asked.context),
         )
 
@@ -504,7 +494,8 @@ class PooledSum:
     def __init__(self, asked: PoolRound) -> None:
         self.asked = asked
         self._sum = np.zeros(asked.coordinates, dtype=np.uint64)
-        self._came: dict[str, MaskedVector] = {}
+        self._sealed: dict[str, bytes] = {}
+        self._signed: dict[str, str] = {}
         self._left: list[str] = []
         self._hash = ""
         #: Signatures of those who agreed on who is left.
@@ -518,7 +509,7 @@ class PooledSum:
             InputError: it is not one of this round, came before, or comes too late.
         """
         asked, name = self.asked, masked.member
-        if name not in asked.keys or name in self._came or self._left:
+        if name not in asked.keys or name in self._signed or self._left:
             raise InputError("member", given=name, allowed="one of the cohort, once, in time")
         if not _is_signed(asked.pool.members[name], masked.signature, "masked", asked.context):
             raise InputError.because(f"{name} did not mask for this cohort.")
@@ -527,8 +518,7 @@ class PooledSum:
         if not right or len(masked.sealed) != length:
             raise InputError.because(f"the masked vector of {name} has another length.")
         self._sum += vector
-        # The vector is in the sum; what is kept is small.
-        self._came[name] = replace(masked, vector=np.zeros(0, dtype=np.uint64))
+        self._sealed[name], self._signed[name] = masked.sealed, masked.signature
 
     def close(self) -> list[str]:
         """Take no more; the names of those who are left, in order.
@@ -536,15 +526,15 @@ class PooledSum:
         Raises:
             InputError: they are too few to be unmasked.
         """
-        left = sorted(self._came)
-        self._hash = self.asked.check_survivors(left, self._signatures(left))
+        left = sorted(self._signed)
+        self._hash = self.asked.check_survivors(left, self._signed)
         self._left = left
         return left
 
     @property
     def signed(self) -> dict[str, str]:
         """Signatures of those who are left, that they masked."""
-        return self._signatures(self._left)
+        return {name: self._signed[name] for name in self._left}
 
     @property
     def needs_agreement(self) -> bool:
@@ -577,11 +567,11 @@ class PooledSum:
         """What those who are left sealed for a member."""
         place = self.asked.names.index(member)
         size_own, size_pairs = self.asked.sealed_bytes
-        came = [self._came[name] for name in self._left]
-        sealed = [_part(one.sealed, size_own, place) for one in came]
+        came = [self._sealed[name] for name in self._left]
+        sealed = [_part(one, size_own, place) for one in came]
         if self.needs_agreement:
             start = len(self.asked.names) * size_own + place * size_pairs
-            sealed += [one.sealed[start : start + size_pairs] for one in came]
+            sealed += [one[start : start + size_pairs] for one in came]
         return b"".join(sealed)
 
     def take_shares(self, member: str, shares: bytes) -> None:
@@ -622,9 +612,6 @@ class PooledSum:
         total = add_masks_(self._sum.copy(), plus, minus)
         # The low b bits as a number from -2^(b-1) on.
         return (total << np.uint64(64 - bits)).astype(np.int64) >> np.int64(64 - bits)
-
-    def _signatures(self, names: Sequence[str]) -> dict[str, str]:
-        return {name: self._came[name].signature for name in names}
 
 
 def _said(*said: object) -> bytes:

@@ -68,9 +68,12 @@ def tls(tmp_path_factory):
 
 
 @pytest.fixture
-def upstream():
+def upstream(tls):
     handler = type("Bound", (_Upstream,), {"seen": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls / "server.pem", tls / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -86,7 +89,7 @@ def _gate(tls, upstream_port: int, port: int = 0) -> Gate:
         upstream=("127.0.0.1", upstream_port),
         certificate=tls / "server.pem",
         key=tls / "server.key",
-        authority=None,
+        authority=tls / "ca.crt",
     )
 
 
@@ -223,5 +226,5 @@ def test_a_taken_port_and_a_wrong_key_are_said(gate, tls, tmp_path):
             upstream=("127.0.0.1", 1),
             certificate=tls / "server.pem",
             key=other / "server.key",
-            authority=None,
+            authority=tls / "ca.crt",
         )

@@ -9,7 +9,7 @@ import pytest
 from dpcohort.accounting.segments import Charge
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob, write_exchange
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.engine import EngineState
@@ -19,6 +19,7 @@ from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
 from dpcohort.runs.configured import described_charges
 from dpcohort.runs.folder import read_log
+from dpcohort.runs.training import Recorder
 
 EXCHANGE = {
     "round": 0, "asked": 3, "came": 2, "resent": 1, "passed_over": False,
@@ -48,7 +49,7 @@ def test_a_plan_for_another_model_is_refused(small):
 
 
 def test_a_counted_round_is_counted_once(job, tmp_path):
-    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder = Recorder(job, tmp_path / "run")
     cohort = job.plan.schedule.cohorts[0]
     recorder.count(0, cohort)
     recorder.count(0, cohort)
@@ -57,15 +58,15 @@ def test_a_counted_round_is_counted_once(job, tmp_path):
         None,
         0,
     ]
-    again = FederatedRecorder(job, tmp_path / "run", resume=True)
+    again = Recorder(job, tmp_path / "run", resume=True)
     again.count(0, cohort)
     assert again.run.ledger.rounds == {0}
     again.close()
 
 
 def test_what_was_lost_is_written_and_told(job, tmp_path):
-    recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.exchanged(EXCHANGE, {})
+    recorder = Recorder(job, tmp_path / "run")
+    write_exchange(recorder.run, EXCHANGE, {})
     recorder.close()
     (line,) = read_log(tmp_path / "run" / "exchange.jsonl")
     assert line["lost"] == {"lab": {"1": "lost: gone"}}
@@ -74,7 +75,7 @@ def test_what_was_lost_is_written_and_told(job, tmp_path):
 
 
 def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
-    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder = Recorder(job, tmp_path / "run")
     cohort = cohort_of(job.plan, 0)
     recorder.count(0, cohort.clients)
     state = EngineState(job.initial(), next_round=1)
@@ -89,26 +90,26 @@ def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     recorder.close()
     assert line.lost
     assert math.isnan(line.seconds)
-    again = FederatedRecorder(job, tmp_path / "run", resume=True)
+    again = Recorder(job, tmp_path / "run", resume=True)
     assert again.start(EngineState(job.initial())).next_round == 1
     again.close()
 
 
 def test_another_federation_cannot_go_on_with_a_run(job, tmp_path):
-    FederatedRecorder(job, tmp_path / "run").close()
+    Recorder(job, tmp_path / "run").close()
     other = FederatedJob.of(replace(job.federation, run="autumn"))
     with pytest.raises(InputError, match="begun with run = 'spring'; now it is 'autumn'"):
-        FederatedRecorder(other, tmp_path / "run", resume=True)
+        Recorder(other, tmp_path / "run", resume=True)
     with pytest.raises(InputError, match="holds a run"):
-        FederatedRecorder(job, tmp_path / "run")
+        Recorder(job, tmp_path / "run")
 
 
 def test_a_finished_folder_says_what_the_clients_counted(job, tmp_path, fakes):
-    recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.exchanged(EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
+    recorder = Recorder(job, tmp_path / "run")
+    write_exchange(recorder.run, EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
     fakes["lab"].done[(0, 0)] = "x"
-    recorder.exchanged(EXCHANGE, {"ward 7": fakes["ward 7"].receipt("spring")})
-    recorder.exchanged(EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
+    write_exchange(recorder.run, EXCHANGE, {"ward 7": fakes["ward 7"].receipt("spring")})
+    write_exchange(recorder.run, EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
     recorder.close()
     told = json.loads((tmp_path / "run" / "client-ledgers.json").read_text())
     assert {client: one["spending"]["counted_draws"] for client, one in told.items()} == {
@@ -133,7 +134,7 @@ def test_what_was_spent_before_a_federation_is_in_its_record_and_its_terms(setti
     assert "# Promised: epsilon 8.5 at delta 1e-05." in terms
     assert GuardTerms.from_toml(client_folder(kit, "lab") / "terms.toml").lifetime_epsilon == 8.0
     assert "Promised" not in (client_folder(kit, "ward 7") / "terms.toml").read_text()
-    FederatedRecorder(job, tmp_path / "run").close()
+    Recorder(job, tmp_path / "run").close()
     receipt = Run.load(tmp_path / "run").receipt("lab")
     assert receipt.charged["promised_epsilon"] == 8.5
     assert receipt.charged["estimate_epsilon"] == 0.5

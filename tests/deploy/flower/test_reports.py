@@ -15,10 +15,10 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower import apps
+from dpcohort.deploy.flower import apps, rounds
 from dpcohort.deploy.flower.federation import disagreements
 from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.flower.trial import demo_records, free_ports, start_all, trial
 from dpcohort.deploy.formats import replace
@@ -27,6 +27,7 @@ from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.folder import read_json, read_log
+from dpcohort.runs.training import Recorder
 from dpcohort.training import Training
 
 from .conftest import Fakes, Small, _make, small_settings
@@ -216,15 +217,17 @@ def test_a_run_stopped_among_reports_goes_on_and_counts_none_twice(asking, tmp_p
         if round == 2:
             raise KeyboardInterrupt
 
-    patch = ("exchanged", stop) if moment == "after the count" else ("count", count)
+    place, name, act = rounds, "write_exchange", stop
+    if moment != "after the count":
+        place, name, act = Recorder, "count", count
     with pytest.MonkeyPatch.context() as context:
-        own = getattr(FederatedRecorder, patch[0])
+        own = getattr(place, name)
 
-        def first(self, *what):
-            patch[1](self, *what)
-            return own(self, *what)
+        def first(*what):
+            act(*what)
+            return own(*what)
 
-        context.setattr(FederatedRecorder, patch[0], first)
+        context.setattr(place, name, first)
         with pytest.raises(KeyboardInterrupt):
             _go(asking, fakes, tmp_path / "run")
     run = _go(asking, fakes, tmp_path / "run", resume=True)

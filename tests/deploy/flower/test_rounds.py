@@ -157,19 +157,19 @@ def test_a_stopped_run_goes_on_and_spends_nothing_twice(small, fakes, tmp_path, 
 def test_a_round_lost_before_its_checkpoint_is_replayed_from_the_ledgers(
     small, fakes, tmp_path, monkeypatch
 ):
-    from dpcohort.deploy.flower.record import FederatedRecorder
+    from dpcohort.runs.training import Recorder
 
-    after = FederatedRecorder.after_round
+    after = Recorder.after_round
 
     def crash(self, record, state):
         if record.round == 1:
             raise KeyboardInterrupt  # all answers are there; nothing of the round is kept
         return after(self, record, state)
 
-    monkeypatch.setattr(FederatedRecorder, "after_round", crash)
+    monkeypatch.setattr(Recorder, "after_round", crash)
     with pytest.raises(KeyboardInterrupt):
         _federate(small, fakes, tmp_path / "run")
-    monkeypatch.setattr(FederatedRecorder, "after_round", after)
+    monkeypatch.setattr(Recorder, "after_round", after)
     _federate(small, fakes, tmp_path / "run", resume=True)
     lines = read_log(tmp_path / "run" / "exchange.jsonl")
     again = [line for line in lines if line["round"] == 1]

@@ -36,10 +36,9 @@ def trial(small, tmp_path):
     return Trial(
         kit=small.kit,
         processes=_Noted(tmp_path / "logs"),
-        sockets=tmp_path,
+        sockets={"ward 7": tmp_path / "0.sock", "lab": tmp_path / "1.sock"},
         superlink_port=8000,
         gate_port=9443,
-        node_ports={"ward 7": 9001, "lab": 9002},
     )
 
 
@@ -62,12 +61,11 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
         assert _options(trial.processes.commands[name]) == wanted, name
 
 
-@pytest.mark.parametrize("start", [Trial.start_node, Trial.start_supernode])
-def test_a_node_reaches_the_gate_and_its_own_guard_only(trial, start):
-    start(trial, "lab")
+def test_a_node_reaches_the_gate_and_its_own_guard_only(trial):
+    trial.start_node("lab")
     command = trial.processes.commands["node-1"]
     assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
-    assert command[-1] in (str(trial.socket("lab")), f'guard="{trial.socket("lab")}"')
+    assert command[-1] == str(trial.sockets["lab"])
     assert trial.processes.environments["node-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
     homes = {
         trial.processes.environments["node-1"]["FLWR_HOME"],
@@ -120,5 +118,5 @@ def test_records_are_readable_by_their_owner_alone(small):
 def test_a_missing_program_names_the_extra(trial, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"flower-supernode is not there.*dpcohort\[flower\]"):
-        trial.start_supernode("lab")
+    with pytest.raises(InputError, match=r"flower-superlink is not there.*dpcohort\[flower\]"):
+        trial.start_superlink()

@@ -33,13 +33,13 @@ class GuardUnderTest:
         step._gradients = lambda weights, inputs, labels: inputs  # the input is the gradient
         step.dimension = dimension
         lattice = Lattice(claim.noise_multiplier, claim.clip)
-        draw = {"rate": batch_size / size, "batch_size": batch_size}
+        batches = (claim.sampler, batch_size / size, batch_size)
         weights = np.zeros(dimension, np.float32)
         updates = []
         for number in range(cohorts.size):  # each draw has bytes of its own, however many steps
             step._source = self._keystream(f"audit {seed} {number}")
             sizes = [1.0] * local_steps
-            updates.append(step.update(weights, lattice, claim.sampler, step_sizes=sizes, **draw))
+            updates.append(step.update(weights, lattice, batches, sizes))
         return np.stack(updates).reshape(*cohorts.shape, dimension)
 
 

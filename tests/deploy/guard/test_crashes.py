@@ -40,7 +40,7 @@ class Training:
 
     dimension, layout = 18, "layout"
 
-    def update(self, parameters, lattice, sampler, **settings):
+    def update(self, parameters, lattice, batches, step_sizes):
         time.sleep(0.002)
         nothing = torch.zeros(18, dtype=torch.int64)
         return lattice.release(nothing, os.urandom(32), scale=1.0).float().numpy()

@@ -30,9 +30,9 @@ class Recorded:
     def __init__(self, layout, error=None):
         self.layout, self.calls, self._error = layout, 0, error
 
-    def update(self, parameters, lattice, sampler, **settings):
+    def update(self, parameters, lattice, batches, step_sizes):
         self.calls += 1
-        self.seen = (lattice, sampler, settings)
+        self.seen = (lattice, batches, step_sizes)
         if self._error:
             raise self._error
         return np.arange(18, dtype=np.float32)
@@ -91,9 +91,9 @@ def test_the_same_draw_for_another_request_is_refused(open_handler, good, traine
 def test_the_trainer_gets_the_owners_numbers(open_handler, good, trainer):
     handler = open_handler(trainer=trainer)
     handler.answer(good(noise_multiplier=2.5, clip=0.5))
-    lattice, sampler, settings = trainer.seen
-    assert (lattice.noise_multiplier, lattice.clip, sampler) == (2.5, 0.5, "poisson")
-    assert settings == {"rate": 0.25, "batch_size": 10, "step_sizes": [0.1, 0.1]}
+    lattice, batches, step_sizes = trainer.seen
+    assert (lattice.noise_multiplier, lattice.clip) == (2.5, 0.5)
+    assert (batches, step_sizes) == (("poisson", 0.25, 10), [0.1, 0.1])
 
 
 def test_a_failed_training_stays_counted_and_says_nothing_of_why(open_handler, good):

@@ -163,7 +163,7 @@ class Noiseless:
     def __init__(self, log):
         self.log = log
 
-    def noisy_sum(self, parameters, lattice, sampler, **settings):
+    def noisy_sum(self, parameters, lattice, batches):
         with open(self.log, "a") as file:
             file.write("computed\n")
         return np.arange(-9, 9)
@@ -247,22 +247,19 @@ def test_the_guard_adds_its_share_on_the_lattice_of_the_cohort(pool, opened, dat
     seen = []
 
     class Watched(Noiseless):
-        def noisy_sum(self, parameters, lattice, sampler, **settings):
-            seen.append((lattice, sampler, settings))
-            return training.noisy_sum(parameters, lattice, sampler, **settings)
+        def noisy_sum(self, parameters, lattice, batches):
+            seen.append((lattice, batches))
+            return training.noisy_sum(parameters, lattice, batches)
 
     handler = opened(trainer=Watched(pool.folder / "log"))
     assert isinstance(handler.answer(pool.asked(handler)), MaskedUpdate)
-    lattice, sampler, settings = seen[0]
+    lattice, batches = seen[0]
     assert lattice == Lattice(Z / 3**0.5, 1.0, E)
     assert lattice.exponent == E
-    assert (sampler, settings) == ("poisson", {"rate": 0.25, "batch_size": 10})
+    assert batches == ("poisson", 0.25, 10)
     weights = np.zeros(18, np.float32)
     clear = training._clipped_sum(weights, lattice, np.arange(40)).numpy()
-    noise = [
-        training.noisy_sum(weights, lattice, "poisson", rate=1.0, batch_size=40) - clear
-        for _ in range(60)
-    ]
+    noise = [training.noisy_sum(weights, lattice, ("poisson", 1.0, 40)) - clear for _ in range(60)]
     assert 0.93 < np.std(noise) / 2**E < 1.07
     assert np.abs(clear).max() < 40 * lattice.bound
 

@@ -147,10 +147,10 @@ def test_a_report_is_counted_before_a_record_is_looked_at(noted, ask):
 
 def test_the_owners_numbers_are_computed_with(noted, ask):
     noted.answer(ask(noise_multiplier=7.5))
-    ((lattice, sampler, asked), settings) = noted.noted.reports[0]
-    assert (lattice.noise_multiplier, lattice.clip, sampler) == (7.5, 2.0, "poisson")
+    ((lattice, batches, asked), settings) = noted.noted.reports[0]
+    assert (lattice.noise_multiplier, lattice.clip) == (7.5, 2.0)
     assert asked == ReportTerms(loss_bound=4.0)
-    assert settings == {"rate": 1.0, "batch_size": 40}
+    assert (batches, settings) == (("poisson", 1.0, 40), {})
     assert noted.noted.updates == []
 
 
@@ -458,10 +458,10 @@ def sums(monkeypatch):
     return seen
 
 
-def report(guard, weights=None, asked=ASKED, lattice=None, **batch):
+def report(guard, weights=None, asked=ASKED, lattice=None, rate=1.0, batch_size=30):
     weights = np.full(guard.dimension, 0.3, np.float32) if weights is None else weights
-    how = {"rate": 1.0, "batch_size": 30, **batch}
-    return guard.report(weights, lattice or Lattice(5.0, asked.half_range), "poisson", asked, **how)
+    batches = ("poisson", rate, batch_size)
+    return guard.report(weights, lattice or Lattice(5.0, asked.half_range), batches, asked)
 
 
 @pytest.mark.parametrize("statistic", ["loss", "squared-loss"])

@@ -30,7 +30,7 @@ class Quick:
     def __init__(self, layout, seconds=0.0):
         self.layout, self.seconds, self.inside, self.most = layout, seconds, 0, 0
 
-    def update(self, parameters, lattice, sampler, **settings):
+    def update(self, parameters, lattice, batches, step_sizes):
         self.inside += 1
         self.most = max(self.most, self.inside)
         if self.seconds:

@@ -148,8 +148,8 @@ class Asked:
     def __init__(self):
         self.asked = []
 
-    def update(self, parameters, lattice, sampler, **settings):
-        self.asked.append((sampler, settings["rate"], settings["batch_size"]))
+    def update(self, parameters, lattice, batches, step_sizes):
+        self.asked.append(batches)
         return parameters
 
 

@@ -70,7 +70,7 @@ def test_the_guard_trains_with_the_loss_of_its_terms(data_file, monkeypatch):
     )
     weights = np.random.default_rng(1).normal(size=6).astype(np.float32)
     update = LocalTraining(MODEL, data).update(
-        weights, Lattice(2.0, 0.3), "fixed", rate=1.0, batch_size=40, step_sizes=[0.5]
+        weights, Lattice(2.0, 0.3), ("fixed", 1.0, 40), [0.5]
     )
     built = build_model("logistic", input_shape=(5,), classes=1, seed=0)
     raw = per_example_gradients(built, MODEL.predicts.loss_on("cpu"))(

@@ -149,13 +149,11 @@ def test_pairwise_masks_alone_differ_between_rounds(make_cohort):
 
 def _own_mask(cohort, server):
     """The mask of ward-0 alone, as the server knows it after the second exchange."""
-    from dpcohort.deploy.pooled.masks import SHARE_BYTES, add_masks_, join
+    from dpcohort.deploy.pooled.masks import SHARE_BYTES, add_masks_, join_all
 
-    shares = {
-        i + 1: int.from_bytes(server._shares[name][:SHARE_BYTES], "big")
-        for i, name in enumerate(cohort.names)
-    }
-    return add_masks_(np.zeros(cohort.coordinates, np.uint64), [join(shares)])
+    row = [int.from_bytes(server._shares[name][:SHARE_BYTES], "big") for name in cohort.names]
+    (own,) = join_all(range(1, len(row) + 1), [row])
+    return add_masks_(np.zeros(cohort.coordinates, np.uint64), [own])
 
 
 def test_the_own_mask_is_new_every_time(make_cohort):
