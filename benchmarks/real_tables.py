@@ -30,11 +30,12 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import math
 import pickle
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,35 @@ _VOTES = (
 _SCHOOLS = (
     *("sch", "math", "gr", "cltype", "hdeg", "exp", "trace", "ses", "sx", "eth", "birthy", "yrs"),
 )
+#: Further tables of `personal`, from sets that are known for clients that differ: mlmRev's Chem97
+#: (A-level chemistry), Exam (inner London) and Hsb82 (High School and Beyond), lme4's InstEval
+#: (lecturers rated at ETH Zurich) and Ecdat's VietNamI.
+_MULTILEVEL = {
+    "chemistry": ("Chem97", "school", ("school", "score", "gender", "age", "gcsescore")),
+    "london": (
+        "Exam",
+        "school",
+        ("school", "normexam", "standLRT", "sex", "vr", "intake", "schgend", "type", "schavg"),
+    ),
+    "mathematics": (
+        "Hsb82",
+        "school",
+        ("school", "mAch", "minrty", "sx", "ses", "meanses", "sector"),
+    ),
+    "lecturers": ("InstEval", "lecturer", ("d", "y", "studage", "lectage", "service", "dept")),
+    "vietnam": (
+        "VietNamI",
+        "commune",
+        (
+            *("commune", "lnhhexp", "age", "sex", "married", "educ", "illness", "injury"),
+            *("illdays", "actdays", "insurance", "pharvis"),
+        ),
+    ),
+}
 #: Clients that train alone share settings in so many groups, by their size times epsilon.
 _GROUPS = 5
+#: How often clients and seeds are drawn anew for an interval.
+_DRAWS = 2000
 #: States with fewer records are left out.
 _SMALLEST = 20
 
@@ -122,11 +150,16 @@ def write(source: Path, out: Path) -> None:
     schools = last.groupby("id").tail(1)[[*_SCHOOLS]].rename(columns={"sch": "school"})
     rng = np.random.default_rng(0)
     out.mkdir(parents=True, exist_ok=True)
-    for name, table, client in (
-        ("loans", frame("loans_full_schema")[[*_LOANS]], "state"),
-        ("votes", votes, "state"),
-        ("schools", schools, "school"),
-    ):
+    tables = {
+        "loans": (frame("loans_full_schema")[[*_LOANS]], "state"),
+        "votes": (votes, "state"),
+        "schools": (schools, "school"),
+        **{
+            name: (frame(of)[[*columns]].rename(columns={"d": "lecturer"}), client)
+            for name, (of, client, columns) in _MULTILEVEL.items()
+        },
+    }
+    for name, (table, client) in tables.items():
         owners = table[client].astype(str)
         kept = table[owners.groupby(owners).transform("size") >= _SMALLEST]
         kept.to_csv(out / f"{name}.csv", index=False)
@@ -337,30 +370,72 @@ def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, An
         private_alone: also where each client trains alone under its budget, with these settings.
     """
     splits = [split_of(config, seed) for seed in range(seeds)]
-    rows: dict[str, list[float]] = {words: [] for words in _OWN_MODELS.values()}
+    rows: dict[str, list[dict[str, float]]] = {words: [] for words in _OWN_MODELS.values()}
     config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
     for seed, split in enumerate(splits):
         job = configured_job(config, data=split.data, shift=seed, device="cpu")
         (run,) = train_side_by_side([job])
         found = personal_results(job, run, **config.personal.model_dump())
         for kind, words in _OWN_MODELS.items():
-            rows[words].append(found[kind]["median"])
-        said = ", ".join(f"{words} {values[-1]:.5g}" for words, values in rows.items())
+            rows[words].append({name: one[kind] for name, one in found["clients"].items()})
+        said = ", ".join(
+            f"{words} {found[kind]['median']:.5g}" for kind, words in _OWN_MODELS.items()
+        )
         print(f"{split.data.name}, seed {seed}: {said}", file=sys.stderr, flush=True)
     if private_alone:
         outputs = alone(config, splits, Effort(seeds, 1, 0))
         rows["alone, under its budget"] = [
-            median_client(split, said) for split, said in zip(splits, outputs, strict=True)
+            by_client(split, said) for split, said in zip(splits, outputs, strict=True)
         ]
     metric = main_metric(splits[0].data.task)
-    return {"name": splits[0].data.name, "metric": metric, "rows": rows}
+    names = sorted(set.intersection(*(set(one) for one in rows["personal"])))
+    return {
+        "name": splits[0].data.name,
+        "clients": len(names),
+        "records": len(splits[0].data.train_labels) + len(splits[0].owners),
+        "metric": metric.words,
+        "sign": 1 if metric.gain(1.0, 0.0) > 0 else -1,
+        "rows": {
+            words: [[metric.scale * one[name] for name in names] for one in values]
+            for words, values in rows.items()
+        },
+    }
 
 
-def median_client(split: Split, outputs: np.ndarray) -> float:
-    """The main metric of each client's own test records, of the client in the middle."""
+def rounded(rows: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+    """Results as they are kept: to four digits after the point."""
+    return {words: np.round(values, 4).tolist() for words, values in rows.items()}
+
+
+def by_client(split: Split, outputs: np.ndarray) -> dict[str, float]:
+    """The main metric of each client's own test records."""
     labels, task = np.asarray(split.data.test_labels), split.data.task
-    own = [split.owners == name for name in np.unique(split.owners)]
-    return float(np.median([main_value(task, outputs[one], labels[one]) for one in own]))
+    own = {str(name): split.owners == name for name in np.unique(split.owners)}
+    return {name: main_value(task, outputs[one], labels[one]) for name, one in own.items()}
+
+
+def over_clients_and_seeds(
+    statistic: Callable[[np.ndarray, np.ndarray], float], ours: np.ndarray, other: np.ndarray
+) -> tuple[float, float, float]:
+    """A number of two tables [seeds, clients], and its 95 % interval by drawing both anew."""
+    dice, (seeds, clients) = np.random.default_rng(0), ours.shape
+
+    def drawn() -> float:
+        which = np.ix_(dice.integers(seeds, size=seeds), dice.integers(clients, size=clients))
+        return statistic(ours[which], other[which])
+
+    low, high = np.quantile([drawn() for _ in range(_DRAWS)], [0.025, 0.975])
+    return statistic(ours, other), float(low), float(high)
+
+
+def between_medians(ours: np.ndarray, other: np.ndarray) -> float:
+    """How far the median client's results lie apart, mean over the seeds."""
+    return float(np.mean(np.median(ours, axis=1) - np.median(other, axis=1)))
+
+
+def median_gain(ours: np.ndarray, other: np.ndarray) -> float:
+    """What the median client gains itself, in the mean over the seeds."""
+    return float(np.median(np.mean(ours - other, axis=0)))
 
 
 def scores(split: Split, outputs: np.ndarray) -> dict[str, float]:
@@ -462,16 +537,29 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_personal(found: dict[str, Any]) -> None:
-    """One table: each kind of model, and how much better the personal one is, seed by seed."""
-    metric, rows = found["metric"], found["rows"]
-    digits = 1 if metric.is_share else 2
-    print(f"{found['name']}, {metric.words} of the median client | | personal better by")
+def personal_markdown(found: dict[str, Any]) -> str:
+    """One table: each kind of model, and how much better the personal one is, client by client."""
+    rows = {words: np.array(values) for words, values in found["rows"].items()}
+    size = float(np.median(rows["personal"]))
+    digits = max(0, 2 - math.floor(math.log10(size)))  # three that tell something
+    sign, seeds = found["sign"], len(rows["personal"])
+    facts = f"{found['clients']} clients, {found['records']:,} records, {seeds} seeds"
+
+    def cell(statistic: Any, other: np.ndarray) -> str:
+        mean, low, high = over_clients_and_seeds(statistic, sign * rows["personal"], sign * other)
+        return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+    lines = [
+        f"| {found['name']}: {facts} | {found['metric']} of the median client "
+        "| personal better by | the median client's own gain |",
+        "|---|---|---|---|",
+    ]
     for row, values in rows.items():
-        gains = [metric.gain(a, b) for a, b in zip(rows["personal"], values, strict=True)]
-        beside = "" if row == "personal" else shown(gains, digits)
-        print(f"| {row} | {shown([metric.scale * v for v in values], digits)} | {beside} |")
-    print(flush=True)
+        gains = [cell(one, values) for one in (between_medians, median_gain)]
+        shown_gains = ["", ""] if row == "personal" else gains
+        median = float(np.mean(np.median(values, axis=1)))
+        lines.append(f"| {row} | {median:.{digits}f} | {shown_gains[0]} | {shown_gains[1]} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -493,6 +581,7 @@ def main() -> None:
     owning = commands.add_parser("personal", help="Print how good clients' own models are.")
     owning.add_argument("configs", nargs="+", type=Path)
     owning.add_argument("--seeds", type=int, default=5)
+    owning.add_argument("-o", "--out", type=Path)
     owning.add_argument("--private-alone", action="store_true", help="a client alone, with noise")
     given = parser.parse_args()
     if given.command == "write":
@@ -500,13 +589,19 @@ def main() -> None:
         return
     if given.command == "show":
         print(markdown(given.folder), end="")
+        for path in sorted((given.folder / "personal").glob("*.json")):
+            print("\n" + personal_markdown(json.loads(path.read_text())), end="")
         return
     torch.set_num_threads(1)
     if given.command == "personal":
         for path in given.configs:
-            print_personal(
-                personal(load_config(path), given.seeds, private_alone=given.private_alone)
-            )
+            found = personal(load_config(path), given.seeds, private_alone=given.private_alone)
+            found["rows"] = rounded(found["rows"])
+            if given.out is not None:
+                given.out.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(found)
+                (given.out / f"{found['name']}.json").write_text(text + "\n")
+            print(personal_markdown(found), flush=True)
         return
     effort = Effort(given.seeds, given.repetitions, given.rounds)
 
