@@ -10,14 +10,16 @@
         --clients votes-clients.csv --public
     python benchmarks/real_tables.py compare heart.toml loans.toml votes.toml --flamby -o FOLDER
 
-``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states) and
-schools.csv (10,748 pupils of 79 schools) and a list of budgets for each, ε from U(0, 1) but at
-least 0.05, δ = 1e-5.
+``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states), those
+of ``docs/how-to/personalise.md``, and a list of budgets for each, ε from U(0, 1) but at least 0.05,
+δ = 1e-5.
 
-``personal CONFIG...`` prints the table of ``docs/how-to/personalise.md``: the median client's
-result with the common model, with one that it makes alone without noise, and with its personal one.
+``personal CONFIG...`` prints rows of the table of ``docs/how-to/personalise.md``: the median
+client's result with the common model, with one that it makes alone without noise, and with its
+personal one, and what it gains.
 
-``show FOLDER`` prints the files of ``compare`` as the tables of ``docs/how-to/tables.md``.
+``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
+that of ``docs/how-to/personalise.md``, from those of ``personal -o FOLDER/personal``.
 
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
 interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
@@ -48,7 +50,7 @@ from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset
 from dpcohort.data.load import _HEART_COLUMNS
 from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
-from dpcohort.metrics import main_metric, main_value, measure, trivial_outputs
+from dpcohort.metrics import main_metric, measure, trivial_outputs
 from dpcohort.runs import (
     configured_data,
     configured_job,
@@ -361,13 +363,12 @@ def alone(config: Config, splits: Sequence[Split], effort: Effort) -> list[np.nd
 _OWN_MODELS = {"common": "common model", "alone": "alone, no noise", "personal": "personal"}
 
 
-def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, Any]:
+def personal(config: Config, seeds: int) -> dict[str, Any]:
     """The median client's result of each seed, with each kind of model; the same receipts for all.
 
     Args:
         config: the settings of the common model.
         seeds: how many.
-        private_alone: also where each client trains alone under its budget, with these settings.
     """
     splits = [split_of(config, seed) for seed in range(seeds)]
     rows: dict[str, list[dict[str, float]]] = {words: [] for words in _OWN_MODELS.values()}
@@ -382,11 +383,6 @@ def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, An
             f"{words} {found[kind]['median']:.5g}" for kind, words in _OWN_MODELS.items()
         )
         print(f"{split.data.name}, seed {seed}: {said}", file=sys.stderr, flush=True)
-    if private_alone:
-        outputs = alone(config, splits, Effort(seeds, 1, 0))
-        rows["alone, under its budget"] = [
-            by_client(split, said) for split, said in zip(splits, outputs, strict=True)
-        ]
     metric = main_metric(splits[0].data.task)
     names = sorted(set.intersection(*(set(one) for one in rows["personal"])))
     return {
@@ -405,13 +401,6 @@ def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, An
 def rounded(rows: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
     """Results as they are kept: to four digits after the point."""
     return {words: np.round(values, 4).tolist() for words, values in rows.items()}
-
-
-def by_client(split: Split, outputs: np.ndarray) -> dict[str, float]:
-    """The main metric of each client's own test records."""
-    labels, task = np.asarray(split.data.test_labels), split.data.task
-    own = {str(name): split.owners == name for name in np.unique(split.owners)}
-    return {name: main_value(task, outputs[one], labels[one]) for name, one in own.items()}
 
 
 def over_clients_and_seeds(
@@ -537,28 +526,30 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def personal_markdown(found: dict[str, Any]) -> str:
-    """One table: each kind of model, and how much better the personal one is, client by client."""
-    rows = {words: np.array(values) for words, values in found["rows"].items()}
-    size = float(np.median(rows["personal"]))
-    digits = max(0, 2 - math.floor(math.log10(size)))  # three that tell something
-    sign, seeds = found["sign"], len(rows["personal"])
-    facts = f"{found['clients']} clients, {found['records']:,} records, {seeds} seeds"
+def kept_personal(folder: Path) -> list[dict[str, Any]]:
+    """What ``personal -o FOLDER/personal`` kept."""
+    return [json.loads(path.read_text()) for path in sorted((folder / "personal").glob("*.json"))]
 
-    def cell(statistic: Any, other: np.ndarray) -> str:
-        mean, low, high = over_clients_and_seeds(statistic, sign * rows["personal"], sign * other)
-        return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
-    lines = [
-        f"| {found['name']}: {facts} | {found['metric']} of the median client "
-        "| personal better by | the median client's own gain |",
-        "|---|---|---|---|",
-    ]
-    for row, values in rows.items():
-        gains = [cell(one, values) for one in (between_medians, median_gain)]
-        shown_gains = ["", ""] if row == "personal" else gains
-        median = float(np.mean(np.median(values, axis=1)))
-        lines.append(f"| {row} | {median:.{digits}f} | {shown_gains[0]} | {shown_gains[1]} |")
+def personal_markdown(tables: Sequence[dict[str, Any]]) -> str:
+    """The table of ``docs/how-to/personalise.md``: each kind of model, and what a client gains."""
+    others = ["common model", "alone, no noise"]
+    heads = ["", "clients", *others, "personal", *["own gain"] * 2, *["medians apart"] * 2]
+    over = [*[""] * 5, *["over common", "over alone"] * 2]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", f"| {' | '.join(over)} |"]
+    for found in tables:
+        rows = {words: np.array(values) for words, values in found["rows"].items()}
+        ours, sign = rows["personal"], found["sign"]
+        digits = max(0, 3 - math.floor(math.log10(np.median(ours))))  # four in all
+        cells = [f"{found['name']}, {found['metric']}", f"{found['clients']}"]
+        for row in (*others, "personal"):
+            cells.append(f"{np.mean(np.median(rows[row], axis=1)):.{digits}f}")
+        for statistic in (median_gain, between_medians):
+            for row in others:
+                values = over_clients_and_seeds(statistic, sign * ours, sign * rows[row])
+                mean, low, high = (f"{round(v, digits) + 0.0:.{digits}f}" for v in values)
+                cells.append(f"{mean} ({low} to {high})")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -582,26 +573,25 @@ def main() -> None:
     owning.add_argument("configs", nargs="+", type=Path)
     owning.add_argument("--seeds", type=int, default=5)
     owning.add_argument("-o", "--out", type=Path)
-    owning.add_argument("--private-alone", action="store_true", help="a client alone, with noise")
     given = parser.parse_args()
     if given.command == "write":
         write(given.source, given.out)
         return
     if given.command == "show":
-        print(markdown(given.folder), end="")
-        for path in sorted((given.folder / "personal").glob("*.json")):
-            print("\n" + personal_markdown(json.loads(path.read_text())), end="")
+        print(
+            markdown(given.folder) + "\n" + personal_markdown(kept_personal(given.folder)), end=""
+        )
         return
     torch.set_num_threads(1)
     if given.command == "personal":
         for path in given.configs:
-            found = personal(load_config(path), given.seeds, private_alone=given.private_alone)
+            found = personal(load_config(path), given.seeds)
             found["rows"] = rounded(found["rows"])
             if given.out is not None:
                 given.out.mkdir(parents=True, exist_ok=True)
                 text = json.dumps(found)
                 (given.out / f"{found['name']}.json").write_text(text + "\n")
-            print(personal_markdown(found), flush=True)
+            print(personal_markdown([found]), flush=True)
         return
     effort = Effort(given.seeds, given.repetitions, given.rounds)
 

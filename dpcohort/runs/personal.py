@@ -6,7 +6,7 @@ client does with it on its own records needs no noise and spends nothing, as lon
 leaves: not the personal model, not how good it is, not what was chosen. SENSITIVE: everything that
 is made here tells of single records exactly.
 
-A personal model is the least of F_k(w) + pull/2 |w - common|², F_k the mean loss of the client's
+A pulled model is the least of F_k(w) + pull/2 |w - common|², F_k the mean loss of the client's
 own records. That is the personal objective of MR-MTL (Liu et al. 2022), and for a common model that
 is trained by itself it is Ditto (Li et al. 2021), whose name it has here: in MR-MTL the common
 model is the mean of the personal ones, which then have to leave their clients, with noise.
@@ -45,9 +45,11 @@ Method = Literal["ditto", "fine-tune"]
 
 #: What a client tries, beside the common model itself (an endless pull).
 _PULLS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-#: Each record is left out once in each repetition, with a fifth of the others.
+#: Each record is left out once in each repetition, with a fifth of the others; with many records
+#: it makes no difference which these are.
 _FOLDS = 5
 _REPETITIONS = 3
+_MANY_RECORDS = 500
 #: How often records are drawn anew to see which model loses least.
 _DRAWS = 200
 #: What Newton's method neither sees nor can divide by.
@@ -84,8 +86,9 @@ def personal_model(
         labels: of these records, as a data set is given them.
         method: ``ditto`` (all parameters) or ``fine-tune`` (the last layer).
         pull: how strongly it is held at the common model: 0 not at all, ``math.inf`` is the common
-            model itself, ``auto`` chooses on parts of the records that were left out in turn.
-        steps: of the descent.
+            model itself, ``auto`` is the mean of several, and of models made alone where the
+            model is linear, each counted as often as it would be best on records left out.
+        steps: of the descent; small linear models are fitted to the end.
         model: the network of a run that was read from its folder, where that has no name.
 
     Returns:
@@ -100,7 +103,8 @@ def personal_model(
         >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
         >>> run = train(make_plan(clients, settings, seed=0), "logistic", "digits", device="cpu")
         >>> digits = load_dataset("digits")
-        >>> mine = personal_model(run, digits.train_inputs[:60], digits.train_labels[:60])
+        >>> own = slice(60)  # what the client holds
+        >>> mine = personal_model(run, digits.train_inputs[own], digits.train_labels[own], steps=9)
         >>> mine["1.weight"].shape
         (10, 64)
     """
@@ -340,7 +344,7 @@ class _Client:
         """Models pulled to an anchor; of a client with one record, the one pulled most."""
         dice, folds = np.random.default_rng(0), min(_FOLDS, self.records)
         pulls = _PULLS if folds > 1 else _PULLS[:1]
-        repetitions = _REPETITIONS if folds > 1 else 0
+        repetitions = 1 if self.records >= _MANY_RECORDS else _REPETITIONS if folds > 1 else 0
         fold = [dice.permutation(self.records) % folds for _ in range(repetitions)]
         out = [one == k for one in fold for k in range(folds)]
         # Of each pull one model of all records, then those that some of them are left out of.
