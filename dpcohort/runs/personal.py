@@ -64,6 +64,8 @@ _AT_A_TIME = 1 << 26
 
 #: Losses [models, records] of models that are the rows of a matrix. SENSITIVE.
 _Losses = Callable[[Tensor], Tensor]
+#: Models [n, D], from an anchor, the part that may change, the pulls and the records kept.
+_Fit = Callable[[Tensor, Tensor, list[float], Tensor], Tensor]
 
 
 def personal_model(
@@ -115,7 +117,7 @@ def personal_model(
     common, x, y = FlatLayout(head).flatten(head), *_records(prepared, slice(None), "cpu")
     client = _client(head, run.task.loss_on("cpu"), x, y, steps)
     zero, part = torch.zeros_like(common), _part(head, method)
-    alone = client.tried("alone", zero, part) if pull == "auto" and _is_linear(head) else None
+    alone = client.tried("alone", zero, part) if pull == "auto" and client.linear else None
     found, _ = client.personal(common, part, pull, alone)
     FlatLayout(network).assign(network, found)
     return {name: value.numpy().copy() for name, value in network.state_dict().items()}
@@ -169,7 +171,7 @@ def personal_results(
     layout, task = FlatLayout(head), job.task
     common = _flat(run.scored_weights, job).to(job.device)
     start, part = job.initial().to(job.device), _part(head, method).to(job.device)
-    score, linear = _judge(job, data, head, layout), _is_linear(head)
+    score = _judge(job, data, head, layout)
     clients: dict[str, dict[str, Any]] = {}
     for k, name in enumerate(job.plan.population.ids):
         own = np.asarray(job.partition.client(k))
@@ -178,7 +180,7 @@ def personal_results(
         x, y = _records(data, own, job.device)
         client = _client(head, job.loss, x, y, steps)
         alone = client.tried("alone", start, torch.ones_like(start))
-        mine, shares = client.personal(common, part, pull, alone if linear else None)
+        mine, shares = client.personal(common, part, pull, alone if client.linear else None)
         clients[name] = {
             "records": len(own),
             "common": scored,
@@ -285,18 +287,22 @@ def _client(model: nn.Module, loss: Loss, x: Tensor, y: Tensor, steps: int) -> _
 
     mappable = can_be_mapped(model, loss, x[:2], y[:2])
     losses: _Losses = vmap(one) if mappable else lambda rows: torch.stack([one(r) for r in rows])
-    size, fit = sum(place.stop - place.start for place, _ in layout.places.values()), None
-    if mappable and _is_linear(model) and size <= _SMALL:
-        start = torch.zeros(size, device=x.device, dtype=x.dtype)
-        slopes = jacrev(outputs)(start).double()
-        fit = partial(_least, slopes, vmap(loss, in_dims=(0, None)), y)
-    return _Client(losses, len(y), fit or partial(_fitted, losses, steps=steps))
-
-
-def _is_linear(model: nn.Module) -> bool:
-    """Whether a mean of two such models puts out the mean of what they put out."""
+    size = sum(place.stop - place.start for place, _ in layout.places.values())
     layers = [part for part in model.modules() if [*part.parameters(recurse=False)]]
-    return len(layers) == 1 and isinstance(layers[0], nn.Linear)
+    linear = len(layers) == 1 and isinstance(layers[0], nn.Linear) and _is_linear(outputs, x, size)
+    fit: _Fit = partial(_fitted, losses, steps=steps)
+    if mappable and linear and size <= _SMALL:
+        slopes = jacrev(outputs)(torch.zeros(size, device=x.device, dtype=x.dtype)).double()
+        fit = partial(_least, slopes, vmap(loss, in_dims=(0, None)), y)
+    return _Client(losses, len(y), linear, fit)
+
+
+def _is_linear(outputs: Callable[[Tensor], Tensor], x: Tensor, size: int) -> bool:
+    """Whether outputs are linear in the parameters: no softmax after the layer, no frozen bias."""
+    vector = torch.linspace(-1, 1, size, device=x.device, dtype=x.dtype)
+    with torch.no_grad():
+        once, twice, back = outputs(vector), outputs(2 * vector), outputs(-vector)
+    return torch.allclose(2 * once, twice, atol=1e-4) and torch.allclose(-once, back, atol=1e-4)
 
 
 @dataclass(frozen=True)
@@ -320,7 +326,8 @@ class _Client:
 
     losses: _Losses
     records: int
-    fit: Callable[[Tensor, Tensor, list[float], Tensor], Tensor]
+    linear: bool  # a mean of two models then puts out the mean of what they put out
+    fit: _Fit
 
     def personal(
         self,
@@ -352,7 +359,10 @@ class _Client:
         for row, without in zip(kept[1:], out, strict=True):
             row[torch.from_numpy(without)] = 0
         each = [pull for pull in pulls for _ in kept]
-        found = self.fit(anchor, part, each, kept.repeat(len(pulls), 1))
+        kept_by = kept.repeat(len(pulls), 1)
+        at_a_time = max(1, _AT_A_TIME // (anchor.numel() * self.records))
+        slices = [slice(i, i + at_a_time) for i in range(0, len(each), at_a_time)]
+        found = torch.cat([self.fit(anchor, part, each[s], kept_by[s]) for s in slices])
         with torch.no_grad():
             lost = self.losses(found).view(len(pulls), len(kept), -1)
         left_out = (lost * (1 - kept.to(lost.device))).sum(1) / max(1, repetitions)
@@ -394,10 +404,6 @@ def _fitted(
         kept: [n, records], 1 for the records that a model learns from.
         steps: how many.
     """
-    at_a_time = max(1, _AT_A_TIME // (anchor.numel() * kept.shape[1]))
-    if len(pulls) > at_a_time:
-        slices = [slice(i, i + at_a_time) for i in range(0, len(pulls), at_a_time)]
-        return torch.cat([_fitted(losses, anchor, part, pulls[s], kept[s], steps) for s in slices])
     pull = torch.tensor(pulls, device=anchor.device)[:, None]
     weights = (kept / kept.sum(1, keepdim=True)).to(anchor.device)
 

@@ -149,6 +149,17 @@ def test_clients_that_differ_a_little_gain_over_both(villages):
         assert sum(client["shares"].values()) == pytest.approx(1)
 
 
+def test_a_layer_with_something_after_it_is_not_taken_for_linear(rents):
+    """Means of such models, and fits by their slopes, would be wrong."""
+    run, own = trained(rents), rents.clients == "east"
+    bent = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 1), torch.nn.Tanh())
+    x, y = rents.train_inputs[own], rents.train_labels[own]
+    few, many = (personal_model(run, x, y, pull=0.1, steps=n, model=bent) for n in (1, 200))
+    assert np.abs(few["1.weight"] - many["1.weight"]).max() > 1e-3  # by steps
+    few, many = (personal_model(run, x, y, pull=0.1, steps=n) for n in (1, 200))
+    assert (few["1.weight"] == many["1.weight"]).all()
+
+
 def test_one_record_tells_nothing_that_could_be_checked(rents):
     run = trained(rents)
     found = personal_model(run, rents.train_inputs[:1], rents.train_labels[:1])
