@@ -10,14 +10,16 @@
         --clients votes-clients.csv --public
     python benchmarks/real_tables.py compare heart.toml loans.toml votes.toml --flamby -o FOLDER
 
-``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states) and
-schools.csv (10,748 pupils of 79 schools) and a list of budgets for each, ε from U(0, 1) but at
-least 0.05, δ = 1e-5.
+``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states), those
+of ``docs/how-to/personalise.md``, and a list of budgets for each, ε from U(0, 1) but at least 0.05,
+δ = 1e-5.
 
-``personal CONFIG...`` prints the table of ``docs/how-to/personalise.md``: the median client's
-result with the common model, with one that it makes alone without noise, and with its personal one.
+``personal CONFIG...`` prints rows of the table of ``docs/how-to/personalise.md``: the median
+client's result with the common model, with one that it makes alone without noise, and with its
+personal one, and what it gains.
 
-``show FOLDER`` prints the files of ``compare`` as the tables of ``docs/how-to/tables.md``.
+``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
+that of ``docs/how-to/personalise.md``, from those of ``personal -o FOLDER/personal``.
 
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
 interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
@@ -30,11 +32,12 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import math
 import pickle
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +50,7 @@ from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset
 from dpcohort.data.load import heart_columns
 from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
-from dpcohort.metrics import main_metric, main_value, measure, trivial_outputs
+from dpcohort.metrics import main_metric, measure, trivial_outputs
 from dpcohort.runs import (
     configured_data,
     configured_job,
@@ -78,8 +81,35 @@ _VOTES = (
 _SCHOOLS = (
     *("sch", "math", "gr", "cltype", "hdeg", "exp", "trace", "ses", "sx", "eth", "birthy", "yrs"),
 )
+#: Further tables of `personal`, from sets that are known for clients that differ: mlmRev's Chem97
+#: (A-level chemistry), Exam (inner London) and Hsb82 (High School and Beyond), lme4's InstEval
+#: (lecturers rated at ETH Zurich) and Ecdat's VietNamI.
+_MULTILEVEL = {
+    "chemistry": ("Chem97", "school", ("school", "score", "gender", "age", "gcsescore")),
+    "london": (
+        "Exam",
+        "school",
+        ("school", "normexam", "standLRT", "sex", "vr", "intake", "schgend", "type", "schavg"),
+    ),
+    "mathematics": (
+        "Hsb82",
+        "school",
+        ("school", "mAch", "minrty", "sx", "ses", "meanses", "sector"),
+    ),
+    "lecturers": ("InstEval", "lecturer", ("d", "y", "studage", "lectage", "service", "dept")),
+    "vietnam": (
+        "VietNamI",
+        "commune",
+        (
+            *("commune", "lnhhexp", "age", "sex", "married", "educ", "illness", "injury"),
+            *("illdays", "actdays", "insurance", "pharvis"),
+        ),
+    ),
+}
 #: Clients that train alone share settings in so many groups, by their size times epsilon.
 _GROUPS = 5
+#: How often clients and seeds are drawn anew for an interval.
+_DRAWS = 2000
 #: States with fewer records are left out.
 _SMALLEST = 20
 
@@ -122,11 +152,16 @@ def write(source: Path, out: Path) -> None:
     schools = last.groupby("id").tail(1)[[*_SCHOOLS]].rename(columns={"sch": "school"})
     rng = np.random.default_rng(0)
     out.mkdir(parents=True, exist_ok=True)
-    for name, table, client in (
-        ("loans", frame("loans_full_schema")[[*_LOANS]], "state"),
-        ("votes", votes, "state"),
-        ("schools", schools, "school"),
-    ):
+    tables = {
+        "loans": (frame("loans_full_schema")[[*_LOANS]], "state"),
+        "votes": (votes, "state"),
+        "schools": (schools, "school"),
+        **{
+            name: (frame(of)[[*columns]].rename(columns={"d": "lecturer"}), client)
+            for name, (of, client, columns) in _MULTILEVEL.items()
+        },
+    }
+    for name, (table, client) in tables.items():
         owners = table[client].astype(str)
         kept = table[owners.groupby(owners).transform("size") >= _SMALLEST]
         kept.to_csv(out / f"{name}.csv", index=False)
@@ -328,39 +363,68 @@ def alone(config: Config, splits: Sequence[Split], effort: Effort) -> list[np.nd
 _OWN_MODELS = {"common": "common model", "alone": "alone, no noise", "personal": "personal"}
 
 
-def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, Any]:
+def personal(config: Config, seeds: int) -> dict[str, Any]:
     """The median client's result of each seed, with each kind of model; the same receipts for all.
 
     Args:
         config: the settings of the common model.
         seeds: how many.
-        private_alone: also where each client trains alone under its budget, with these settings.
     """
     splits = [split_of(config, seed) for seed in range(seeds)]
-    rows: dict[str, list[float]] = {words: [] for words in _OWN_MODELS.values()}
+    rows: dict[str, list[dict[str, float]]] = {words: [] for words in _OWN_MODELS.values()}
     config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
     for seed, split in enumerate(splits):
         job = configured_job(config, data=split.data, shift=seed, device="cpu")
         (run,) = train_side_by_side([job])
         found = personal_results(job, run, **config.personal.model_dump())
         for kind, words in _OWN_MODELS.items():
-            rows[words].append(found[kind]["median"])
-        said = ", ".join(f"{words} {values[-1]:.5g}" for words, values in rows.items())
+            rows[words].append({name: one[kind] for name, one in found["clients"].items()})
+        said = ", ".join(
+            f"{words} {found[kind]['median']:.5g}" for kind, words in _OWN_MODELS.items()
+        )
         print(f"{split.data.name}, seed {seed}: {said}", file=sys.stderr, flush=True)
-    if private_alone:
-        outputs = alone(config, splits, Effort(seeds, 1, 0))
-        rows["alone, under its budget"] = [
-            median_client(split, said) for split, said in zip(splits, outputs, strict=True)
-        ]
     metric = main_metric(splits[0].data.task)
-    return {"name": splits[0].data.name, "metric": metric, "rows": rows}
+    names = sorted(set.intersection(*(set(one) for one in rows["personal"])))
+    return {
+        "name": splits[0].data.name,
+        "clients": len(names),
+        "records": len(splits[0].data.train_labels) + len(splits[0].owners),
+        "metric": metric.words,
+        "sign": 1 if metric.gain(1.0, 0.0) > 0 else -1,
+        "rows": {
+            words: [[metric.scale * one[name] for name in names] for one in values]
+            for words, values in rows.items()
+        },
+    }
 
 
-def median_client(split: Split, outputs: np.ndarray) -> float:
-    """The main metric of each client's own test records, of the client in the middle."""
-    labels, task = np.asarray(split.data.test_labels), split.data.task
-    own = [split.owners == name for name in np.unique(split.owners)]
-    return float(np.median([main_value(task, outputs[one], labels[one]) for one in own]))
+def rounded(rows: dict[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+    """Results as they are kept: to four digits after the point."""
+    return {words: np.round(values, 4).tolist() for words, values in rows.items()}
+
+
+def over_clients_and_seeds(
+    statistic: Callable[[np.ndarray, np.ndarray], float], ours: np.ndarray, other: np.ndarray
+) -> tuple[float, float, float]:
+    """A number of two tables [seeds, clients], and its 95 % interval by drawing both anew."""
+    dice, (seeds, clients) = np.random.default_rng(0), ours.shape
+
+    def drawn() -> float:
+        which = np.ix_(dice.integers(seeds, size=seeds), dice.integers(clients, size=clients))
+        return statistic(ours[which], other[which])
+
+    low, high = np.quantile([drawn() for _ in range(_DRAWS)], [0.025, 0.975])
+    return statistic(ours, other), float(low), float(high)
+
+
+def between_medians(ours: np.ndarray, other: np.ndarray) -> float:
+    """How far the median client's results lie apart, mean over the seeds."""
+    return float(np.mean(np.median(ours, axis=1) - np.median(other, axis=1)))
+
+
+def median_gain(ours: np.ndarray, other: np.ndarray) -> float:
+    """What the median client gains itself, in the mean over the seeds."""
+    return float(np.median(np.mean(ours - other, axis=0)))
 
 
 def scores(split: Split, outputs: np.ndarray) -> dict[str, float]:
@@ -462,16 +526,31 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_personal(found: dict[str, Any]) -> None:
-    """One table: each kind of model, and how much better the personal one is, seed by seed."""
-    metric, rows = found["metric"], found["rows"]
-    digits = 1 if metric.is_share else 2
-    print(f"{found['name']}, {metric.words} of the median client | | personal better by")
-    for row, values in rows.items():
-        gains = [metric.gain(a, b) for a, b in zip(rows["personal"], values, strict=True)]
-        beside = "" if row == "personal" else shown(gains, digits)
-        print(f"| {row} | {shown([metric.scale * v for v in values], digits)} | {beside} |")
-    print(flush=True)
+def kept_personal(folder: Path) -> list[dict[str, Any]]:
+    """What ``personal -o FOLDER/personal`` kept."""
+    return [json.loads(path.read_text()) for path in sorted((folder / "personal").glob("*.json"))]
+
+
+def personal_markdown(tables: Sequence[dict[str, Any]]) -> str:
+    """The table of ``docs/how-to/personalise.md``: each kind of model, and what a client gains."""
+    others = ["common model", "alone, no noise"]
+    heads = ["", "clients", *others, "personal", *["own gain"] * 2, *["medians apart"] * 2]
+    over = [*[""] * 5, *["over common", "over alone"] * 2]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", f"| {' | '.join(over)} |"]
+    for found in tables:
+        rows = {words: np.array(values) for words, values in found["rows"].items()}
+        ours, sign = rows["personal"], found["sign"]
+        digits = max(0, 3 - math.floor(math.log10(np.median(ours))))  # four in all
+        cells = [f"{found['name']}, {found['metric']}", f"{found['clients']}"]
+        for row in (*others, "personal"):
+            cells.append(f"{np.mean(np.median(rows[row], axis=1)):.{digits}f}")
+        for statistic in (median_gain, between_medians):
+            for row in others:
+                values = over_clients_and_seeds(statistic, sign * ours, sign * rows[row])
+                mean, low, high = (f"{round(v, digits) + 0.0:.{digits}f}" for v in values)
+                cells.append(f"{mean} ({low} to {high})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -493,20 +572,26 @@ def main() -> None:
     owning = commands.add_parser("personal", help="Print how good clients' own models are.")
     owning.add_argument("configs", nargs="+", type=Path)
     owning.add_argument("--seeds", type=int, default=5)
-    owning.add_argument("--private-alone", action="store_true", help="a client alone, with noise")
+    owning.add_argument("-o", "--out", type=Path)
     given = parser.parse_args()
     if given.command == "write":
         write(given.source, given.out)
         return
     if given.command == "show":
-        print(markdown(given.folder), end="")
+        print(
+            markdown(given.folder) + "\n" + personal_markdown(kept_personal(given.folder)), end=""
+        )
         return
     torch.set_num_threads(1)
     if given.command == "personal":
         for path in given.configs:
-            print_personal(
-                personal(load_config(path), given.seeds, private_alone=given.private_alone)
-            )
+            found = personal(load_config(path), given.seeds)
+            found["rows"] = rounded(found["rows"])
+            if given.out is not None:
+                given.out.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(found)
+                (given.out / f"{found['name']}.json").write_text(text + "\n")
+            print(personal_markdown([found]), flush=True)
         return
     effort = Effort(given.seeds, given.repetitions, given.rounds)
 

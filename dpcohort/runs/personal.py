@@ -6,7 +6,7 @@ client does with it on its own records needs no noise and spends nothing, as lon
 leaves: not the personal model, not how good it is, not what was chosen. SENSITIVE: everything that
 is made here tells of single records exactly.
 
-A personal model is the least of F_k(w) + pull/2 |w - common|², F_k the mean loss of the client's
+A pulled model is the least of F_k(w) + pull/2 |w - common|², F_k the mean loss of the client's
 own records. That is the personal objective of MR-MTL (Liu et al. 2022), and for a common model that
 is trained by itself it is Ditto (Li et al. 2021), whose name it has here: in MR-MTL the common
 model is the mean of the personal ones, which then have to leave their clients, with noise.
@@ -17,13 +17,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, jacrev, vmap
 
 from dpcohort._validate import FloatArray
 from dpcohort.config.schema import PersonalSection, check_personal
@@ -41,14 +43,29 @@ __all__ = ["WITHHELD", "check_personal_data", "personal_model", "personal_result
 
 Method = Literal["ditto", "fine-tune"]
 
-#: What a client chooses among, beside the common model itself (an endless pull).
-_PULLS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+#: What a client tries, beside the common model itself (an endless pull).
+_PULLS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+#: Each record is left out once in each repetition, with a fifth of the others; with many records
+#: it makes no difference which these are.
 _FOLDS = 5
+_REPETITIONS = 3
+_MANY_RECORDS = 500
+#: How often records are drawn anew to see which model loses least.
+_DRAWS = 200
+#: What Newton's method neither sees nor can divide by.
+_FAINT = 1e-7
+#: A loss that is not finite counts as this.
+_ENDLESS = 1e300
+#: Linear models of up to so many parameters are fitted to the end, by Newton's method.
+_SMALL = 128
+_NEWTON_STEPS = 20
 #: Numbers of records times parameters of models that are fitted at a time.
 _AT_A_TIME = 1 << 26
 
 #: Losses [models, records] of models that are the rows of a matrix. SENSITIVE.
 _Losses = Callable[[Tensor], Tensor]
+#: Models [n, D], from an anchor, the part that may change, the pulls and the records kept.
+_Fit = Callable[[Tensor, Tensor, list[float], Tensor], Tensor]
 
 
 def personal_model(
@@ -71,8 +88,9 @@ def personal_model(
         labels: of these records, as a data set is given them.
         method: ``ditto`` (all parameters) or ``fine-tune`` (the last layer).
         pull: how strongly it is held at the common model: 0 not at all, ``math.inf`` is the common
-            model itself, ``auto`` chooses on parts of the records that were left out in turn.
-        steps: of the descent.
+            model itself, ``auto`` is the mean of several, and of models made alone where the
+            model is linear, each counted as often as it would be best on records left out.
+        steps: of the descent; small linear models are fitted to the end.
         model: the network of a run that was read from its folder, where that has no name.
 
     Returns:
@@ -87,7 +105,8 @@ def personal_model(
         >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
         >>> run = train(make_plan(clients, settings, seed=0), "logistic", "digits", device="cpu")
         >>> digits = load_dataset("digits")
-        >>> mine = personal_model(run, digits.train_inputs[:60], digits.train_labels[:60])
+        >>> own = slice(60)  # what the client holds
+        >>> mine = personal_model(run, digits.train_inputs[own], digits.train_labels[own], steps=9)
         >>> mine["1.weight"].shape
         (10, 64)
     """
@@ -96,8 +115,10 @@ def personal_model(
     network = network_of(run, model, tokens=data.train_inputs.dtype == np.int64)
     head, prepared = split_features(network, data)
     common, x, y = FlatLayout(head).flatten(head), *_records(prepared, slice(None), "cpu")
-    losses = _losses_of(head, run.task.loss_on("cpu"), x, y)
-    found, _ = _personal(losses, common, _part(head, method), pull, steps, len(y))
+    client = _client(head, run.task.loss_on("cpu"), x, y, steps)
+    zero, part = torch.zeros_like(common), _part(head, method)
+    alone = client.tried("alone", zero, part) if pull == "auto" and client.linear else None
+    found, _ = client.personal(common, part, pull, alone)
     FlatLayout(network).assign(network, found)
     return {name: value.numpy().copy() for name, value in network.state_dict().items()}
 
@@ -126,8 +147,8 @@ def personal_results(
 
     Returns:
         The settings, ``metric``, the ``median`` and ``quartiles`` over clients of each kind of
-        model, for each of the ``clients`` its results and its choice, and the ``stamp``: for
-        simulations only.
+        model, for each of the ``clients`` its results and the shares of which its model was
+        mixed, and the ``stamp``: for simulations only.
 
     Raises:
         InputError: the run is private, or the data say nothing of single clients.
@@ -157,16 +178,15 @@ def personal_results(
         if (scored := score(common, k)) is None:
             continue
         x, y = _records(data, own, job.device)
-        losses = _losses_of(head, job.loss, x, y)
-        alone, loss_alone = _alone(losses, start, steps, len(y))
-        other = (alone, loss_alone) if method == "ditto" else None
-        mine, chosen = _personal(losses, common, part, pull, steps, len(y), other)
+        client = _client(head, job.loss, x, y, steps)
+        alone = client.tried("alone", start, torch.ones_like(start))
+        mine, shares = client.personal(common, part, pull, alone if client.linear else None)
         clients[name] = {
             "records": len(own),
             "common": scored,
-            "alone": score(alone, k),
+            "alone": score(client.mixed(alone)[0], k),
             "personal": score(mine, k),
-            "chosen": chosen,
+            "shares": shares,
         }
     return {
         "stamp": SIMULATION_ONLY,
@@ -255,62 +275,116 @@ def _part(model: nn.Module, method: str) -> Tensor:
     return torch.cat([torch.full((n,), float(one)) for n, one in zip(sizes, own, strict=True)])
 
 
-def _losses_of(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> _Losses:
+def _client(model: nn.Module, loss: Loss, x: Tensor, y: Tensor, steps: int) -> _Client:
     layout = FlatLayout(model)
 
+    def outputs(vector: Tensor) -> Tensor:
+        found: Tensor = functional_call(model, layout.unflatten(vector), (x,))
+        return found
+
     def one(vector: Tensor) -> Tensor:
-        return loss(functional_call(model, layout.unflatten(vector), (x,)), y)
+        return loss(outputs(vector), y)
 
-    if can_be_mapped(model, loss, x[:2], y[:2]):
-        return vmap(one)
-    return lambda rows: torch.stack([one(row) for row in rows])
-
-
-def _personal(
-    losses: _Losses,
-    common: Tensor,
-    part: Tensor,
-    pull: float | Literal["auto"],
-    steps: int,
-    records: int,
-    alone: tuple[Tensor, float] | None = None,
-) -> tuple[Tensor, str]:
-    """A client's own model and what it is, in words: the best that its own records tell."""
-    if pull == "auto":
-        with torch.no_grad():
-            least = float(losses(common[None]).mean())
-        found, loss = _best_pull(losses, common, part, steps, records)
-        if alone is not None and alone[1] < min(least, loss):
-            return alone[0], "alone"
-        pull = found if loss < least else math.inf
-    if pull == math.inf:
-        return common, "common"
-    return _fitted(losses, common, part, [pull], torch.ones(1, records), steps)[0], f"pull {pull:g}"
+    mappable = can_be_mapped(model, loss, x[:2], y[:2])
+    losses: _Losses = vmap(one) if mappable else lambda rows: torch.stack([one(r) for r in rows])
+    size = sum(place.stop - place.start for place, _ in layout.places.values())
+    layers = [part for part in model.modules() if [*part.parameters(recurse=False)]]
+    linear = len(layers) == 1 and isinstance(layers[0], nn.Linear) and _is_linear(outputs, x, size)
+    fit: _Fit = partial(_fitted, losses, steps=steps)
+    if mappable and linear and size <= _SMALL:
+        slopes = jacrev(outputs)(torch.zeros(size, device=x.device, dtype=x.dtype)).double()
+        fit = partial(_least, slopes, vmap(loss, in_dims=(0, None)), y)
+    return _Client(losses, len(y), linear, fit)
 
 
-def _alone(losses: _Losses, start: Tensor, steps: int, records: int) -> tuple[Tensor, float]:
-    """The model that a client makes without the others, and its loss on records left out."""
-    everything = torch.ones_like(start)
-    pull, loss = _best_pull(losses, start, everything, steps, records)
-    return _fitted(losses, start, everything, [pull], torch.ones(1, records), steps)[0], loss
-
-
-def _best_pull(
-    losses: _Losses, anchor: Tensor, part: Tensor, steps: int, records: int
-) -> tuple[float, float]:
-    """The pull whose models lose least on parts of the records left out in turn, and that loss."""
-    if records < 2:
-        return _PULLS[0], math.inf
-    folds = min(_FOLDS, records)
-    fold = np.random.default_rng(0).permutation(records) % folds
-    kept = torch.from_numpy(np.stack([fold != one for one in range(folds)])).float()
-    kept = kept.repeat(len(_PULLS), 1)
-    pulls = [pull for pull in _PULLS for _ in range(folds)]
-    models = _fitted(losses, anchor, part, pulls, kept, steps)
+def _is_linear(outputs: Callable[[Tensor], Tensor], x: Tensor, size: int) -> bool:
+    """Whether outputs are linear in the parameters: no softmax after the layer, no frozen bias."""
+    vector = torch.linspace(-1, 1, size, device=x.device, dtype=x.dtype)
     with torch.no_grad():
-        left_out = (losses(models) * (1 - kept.to(anchor.device))).sum(1).view(-1, folds).sum(1)
-    best = int(torch.nan_to_num(left_out, nan=math.inf).argmin())
-    return _PULLS[best], float(left_out[best]) / records
+        once, twice, back = outputs(vector), outputs(2 * vector), outputs(-vector)
+    return torch.allclose(2 * once, twice, atol=1e-4) and torch.allclose(-once, back, atol=1e-4)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Models that a client may have: pulled to an anchor, each more or less.
+
+    Attributes:
+        kind: of the anchor, in a word.
+        models: [n, D], of all records.
+        left_out: [n, records], what such a model loses on a record that it was fitted without.
+    """
+
+    kind: str
+    models: Tensor
+    left_out: Tensor
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Where a client makes its own model. SENSITIVE: all that comes of it tells of its records."""
+
+    losses: _Losses
+    records: int
+    linear: bool  # a mean of two models then puts out the mean of what they put out
+    fit: _Fit
+
+    def personal(
+        self,
+        common: Tensor,
+        part: Tensor,
+        pull: float | Literal["auto"],
+        alone: _Tried | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The personal model, and of what it was mixed."""
+        with torch.no_grad():
+            as_it_is = _Tried("common", common[None], self.losses(common[None]))
+        if pull == math.inf or (pull == "auto" and self.records < 2):
+            return self.mixed(as_it_is)
+        if pull != "auto":
+            everything = torch.ones(1, self.records)
+            return self.fit(common, part, [pull], everything)[0], {"pulled": 1.0}
+        others = [] if alone is None else [alone]
+        return self.mixed(as_it_is, self.tried("pulled", common, part), *others)
+
+    def tried(self, kind: str, anchor: Tensor, part: Tensor) -> _Tried:
+        """Models pulled to an anchor; of a client with one record, the one pulled most."""
+        dice, folds = np.random.default_rng(0), min(_FOLDS, self.records)
+        pulls = _PULLS if folds > 1 else _PULLS[:1]
+        repetitions = 1 if self.records >= _MANY_RECORDS else _REPETITIONS if folds > 1 else 0
+        fold = [dice.permutation(self.records) % folds for _ in range(repetitions)]
+        out = [one == k for one in fold for k in range(folds)]
+        # Of each pull one model of all records, then those that some of them are left out of.
+        kept = torch.ones(1 + len(out), self.records)
+        for row, without in zip(kept[1:], out, strict=True):
+            row[torch.from_numpy(without)] = 0
+        each = [pull for pull in pulls for _ in kept]
+        kept_by = kept.repeat(len(pulls), 1)
+        at_a_time = max(1, _AT_A_TIME // (anchor.numel() * self.records))
+        slices = [slice(i, i + at_a_time) for i in range(0, len(each), at_a_time)]
+        found = torch.cat([self.fit(anchor, part, each[s], kept_by[s]) for s in slices])
+        with torch.no_grad():
+            lost = self.losses(found).view(len(pulls), len(kept), -1)
+        left_out = (lost * (1 - kept.to(lost.device))).sum(1) / max(1, repetitions)
+        return _Tried(kind, found.view(len(pulls), len(kept), -1)[:, 0], left_out)
+
+    def mixed(self, *families: _Tried) -> tuple[Tensor, dict[str, float]]:
+        """The mean of all models tried, each counted as often as it would have been the best.
+
+        That is: as often as it loses least on records left out, when the records are drawn anew.
+        The single best one would hang on a few records.
+        """
+        models = torch.cat([family.models for family in families])
+        left_out = torch.cat([family.left_out for family in families]).double().cpu()
+        counts = np.random.default_rng(0).exponential(size=(self.records, _DRAWS))
+        lost = torch.nan_to_num(left_out, nan=_ENDLESS, posinf=_ENDLESS) @ torch.from_numpy(counts)
+        shares = np.bincount(lost.argmin(0).numpy(), minlength=len(models)) / _DRAWS
+        used = np.flatnonzero(shares)
+        weights = torch.from_numpy(shares[used]).to(models)
+        ends = np.cumsum([len(family.models) for family in families])[:-1]
+        of_kinds = [float(part.sum()) for part in np.split(shares, ends)]
+        kinds = [family.kind for family in families]
+        return weights @ models[used], dict(zip(kinds, of_kinds, strict=True))
 
 
 def _fitted(
@@ -330,10 +404,6 @@ def _fitted(
         kept: [n, records], 1 for the records that a model learns from.
         steps: how many.
     """
-    at_a_time = max(1, _AT_A_TIME // (anchor.numel() * kept.shape[1]))
-    if len(pulls) > at_a_time:
-        slices = [slice(i, i + at_a_time) for i in range(0, len(pulls), at_a_time)]
-        return torch.cat([_fitted(losses, anchor, part, pulls[s], kept[s], steps) for s in slices])
     pull = torch.tensor(pulls, device=anchor.device)[:, None]
     weights = (kept / kept.sum(1, keepdim=True)).to(anchor.device)
 
@@ -357,3 +427,60 @@ def _fitted(
         value = torch.where(better, tried_value, value)
         size = torch.where(better[:, None], 1.3 * size, size / 2)
     return models
+
+
+def _least(
+    slopes: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    y: Tensor,
+    anchor: Tensor,
+    part: Tensor,
+    pulls: list[float],
+    kept: Tensor,
+) -> Tensor:
+    """What `_fitted` finds after endless steps, for a model that is linear in its parameters.
+
+    Args:
+        slopes: [records, outputs, D], how outputs change with parameters.
+        loss: of each model and record.
+        y: labels.
+        anchor: as for `_fitted`; so are all that follow.
+        part: all 1, as such a model is one layer.
+        pulls: [n].
+        kept: [n, records].
+    """
+    pull = torch.tensor(pulls, device=anchor.device, dtype=slopes.dtype)[:, None]
+    weights = (kept / kept.sum(1, keepdim=True)).to(slopes)
+    held = torch.diag_embed((pull + _FAINT).expand(-1, anchor.numel()))
+
+    def at(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs = torch.einsum("nkd,rd->rnk", slopes, rows).requires_grad_()
+        with torch.enable_grad():
+            lost = (loss(outputs, y) * weights).sum(1)
+            (slope,) = torch.autograd.grad(lost.sum(), outputs, create_graph=True)
+            bends = [
+                torch.autograd.grad(slope[..., k].sum(), outputs, retain_graph=True)[0]
+                for k in range(slope.shape[2])
+            ]
+        away = rows - anchor
+        value = lost.detach() + pull[:, 0] / 2 * away.square().sum(1)
+        gradient = torch.einsum("rnk,nkd->rd", slope.detach(), slopes) + pull * away
+        bent = torch.einsum("rnkl,nld->rnkd", torch.stack(bends, 2), slopes)
+        return value, gradient, torch.einsum("rnkd,nke->rde", bent, slopes) + held
+
+    models = anchor.to(slopes).repeat(len(pulls), 1)
+    size = torch.ones_like(pull)
+    value, gradient, bend = at(models)
+    for _ in range(_NEWTON_STEPS):
+        step = torch.linalg.solve(bend, gradient)
+        if float((step * gradient).sum(1).max()) < _FAINT:  # what is left to gain, twice
+            break
+        tried = models - size * step
+        tried_value, tried_gradient, tried_bend = at(tried)
+        better = tried_value <= value
+        models = torch.where(better[:, None], tried, models)
+        gradient = torch.where(better[:, None], tried_gradient, gradient)
+        bend = torch.where(better[:, None, None], tried_bend, bend)
+        value = torch.where(better, tried_value, value)
+        size = torch.where(better[:, None], torch.ones_like(size), size / 2)
+    return models.to(anchor)

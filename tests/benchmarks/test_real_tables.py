@@ -30,6 +30,24 @@ def test_the_page_shows_the_committed_files(benchmark):
         assert table.strip() in text
 
 
+def test_the_page_of_personal_models_shows_the_committed_files(benchmark):
+    text = (ROOT / "docs" / "how-to" / "personalise.md").read_text()
+    found = benchmark.kept_personal(ROOT / "results" / "tables")
+    assert benchmark.personal_markdown(found).strip() in text
+
+
+def test_a_gain_is_told_with_how_sure_it_is(benchmark):
+    dice = np.random.default_rng(0)
+    other = dice.normal(5, 1, (5, 60))
+    ours = other + 0.3 + dice.normal(0, 0.2, other.shape)
+    mean, low, high = benchmark.over_clients_and_seeds(benchmark.median_gain, ours, other)
+    assert 0.2 < low < mean < high < 0.4
+    # The medians lie as far apart, but clients differ among themselves by more.
+    mean, low, high = benchmark.over_clients_and_seeds(benchmark.between_medians, ours, other)
+    assert low < 0.3 < high
+    assert high - low > 0.2
+
+
 def test_the_split_beside_flamby_is_its_own(benchmark):
     split = benchmark.flamby_split()
     names, counts = np.unique(split.data.clients, return_counts=True)

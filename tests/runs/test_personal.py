@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.config import commented_config, loads_config
@@ -62,6 +63,21 @@ def test_a_pulled_model_is_the_ridge_solution(rents):
         assert np.append(found["1.weight"][0], found["1.bias"]) == pytest.approx(exact, abs=2e-3)
 
 
+def test_a_pulled_model_of_classes_is_where_the_slope_is_zero(hospitals):
+    """Small linear models are fitted to the end, however few the steps."""
+    job, run = hospitals
+    x, y = job.data.train_inputs[:90], job.data.train_labels[:90]
+    found = personal_model(run, x, y, pull=0.05, steps=1)
+    layer = torch.nn.Linear(17, 2)
+    layer.load_state_dict({k[2:]: torch.from_numpy(v) for k, v in found.items()})
+    inputs = torch.from_numpy(np.array(job.data.normalised(x)))
+    torch.nn.functional.cross_entropy(layer(inputs), torch.from_numpy(y)).backward()
+    for name, value in layer.named_parameters():
+        away = found[f"1.{name}"] - run.scored_weights[f"1.{name}"]
+        assert np.abs(value.grad.numpy() + 0.05 * away).max() < 1e-4
+        assert np.abs(away).max() > 0.01
+
+
 def test_an_endless_pull_is_the_common_model(rents):
     run = trained(rents)
     x, y = rents.train_inputs[:50], rents.train_labels[:50]
@@ -94,8 +110,61 @@ def test_towns_that_differ_gain_over_the_common_model_and_not_by_their_test_reco
     other = replace(rents, test_labels=-rents.test_labels)
     again = personal_results(replace(job, data=other), run, steps=200)
     for name, client in found["clients"].items():
-        assert again["clients"][name]["chosen"] == client["chosen"]
+        assert again["clients"][name]["shares"] == client["shares"]
         assert again["clients"][name]["personal"] != client["personal"]
+
+
+@pytest.fixture(scope="module")
+def villages():
+    """Levels and slopes that differ a little, of 30 clients with 16 training records each."""
+    dice = np.random.default_rng(3)
+    names = np.repeat([f"v{k:02d}" for k in range(30)], 40)
+    x = dice.uniform(-1, 1, (1200, 5)).astype(np.float32)
+    slopes = np.array([0.4, -0.3, 0.2, 0.2, -0.2]) + 0.05 * dice.normal(size=(30, 5))
+    level = np.repeat(0.12 * dice.normal(size=30), 40)
+    y = (x * np.repeat(slopes, 40, 0)).sum(1) + level + 0.15 * dice.normal(size=1200)
+    trains = np.arange(1200) % 5 < 2
+    task = Task(kind="regression", outputs=1, bounds=(-1.0, 1.0))
+    data = dataset_from_arrays(
+        "villages", train_inputs=x[trains], train_labels=np.clip(y[trains], -1, 1),
+        test_inputs=x[~trains], test_labels=np.clip(y[~trains], -1, 1), task=task,
+        clients=names[trains],
+    )  # fmt: skip
+    return replace(data, test_clients=names[~trains])
+
+
+def test_clients_that_differ_a_little_gain_over_both(villages):
+    """Partial pooling: neither the common model nor the client's own records say it all."""
+    split = column_partition(villages.clients)
+    people = Population.from_arrays(ids=split.names, sizes=split.sizes, epsilon=8.0, delta=1e-4)
+    settings = Training(rounds=60, cohort_size=30, sampling_rate=1.0, dimension=6, clip=0.5)
+    plan = make_plan(people, settings, seed=0)
+    job = make_job(plan, "logistic", villages, partition=split, device="cpu")
+    (run,) = train_side_by_side([job])
+    found = personal_results(job, run)
+    mine, other = found["personal"]["median"], (found["common"]["median"], found["alone"]["median"])
+    assert mine < 0.97 * min(other), (mine, other)
+    for client in found["clients"].values():
+        assert list(client["shares"]) == ["common", "pulled", "alone"]
+        assert sum(client["shares"].values()) == pytest.approx(1)
+
+
+def test_a_layer_with_something_after_it_is_not_taken_for_linear(rents):
+    """Means of such models, and fits by their slopes, would be wrong."""
+    run, own = trained(rents), rents.clients == "east"
+    bent = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 1), torch.nn.Tanh())
+    x, y = rents.train_inputs[own], rents.train_labels[own]
+    few, many = (personal_model(run, x, y, pull=0.1, steps=n, model=bent) for n in (1, 200))
+    assert np.abs(few["1.weight"] - many["1.weight"]).max() > 1e-3  # by steps
+    few, many = (personal_model(run, x, y, pull=0.1, steps=n) for n in (1, 200))
+    assert (few["1.weight"] == many["1.weight"]).all()
+
+
+def test_one_record_tells_nothing_that_could_be_checked(rents):
+    run = trained(rents)
+    found = personal_model(run, rents.train_inputs[:1], rents.train_labels[:1])
+    for name, value in run.scored_weights.items():
+        assert (found[name] == value).all()
 
 
 def test_without_owners_test_records_count_as_among_a_clients_own():
