@@ -546,6 +546,8 @@ def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
 
 def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:
     """The experiments among the owners if each has equally many draws, else the owners."""
+    if len(owners) == 1:
+        return owners
     experiments, counts = np.unique(owners, return_counts=True)
     return tuple(experiments.tolist()) if np.all(counts == counts[0]) else owners
 

@@ -108,8 +108,9 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         self._pass(w, x, y)
         for layer in self._layers:
-            own = layer.squared_norms.view(mask.shape)
-            layer.add_clipped_sum(clip_factors(own, clip[:, None]) * mask, total())
+            own = layer.squared_norms.view(x.shape[:2])
+            factors = clip_factors(own, clip[:, None])
+            layer.add_clipped_sum(factors if mask is None else factors * mask, total())
         self._release()
 
     patch.setattr(network.ClippedNetwork, "_add_banked", broken)

@@ -203,17 +203,14 @@ class ClippedNetwork:
         def place() -> Tensor:
             return into if isinstance(into, Tensor) else into()
 
-        if mask is None:
-            mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
         step = width if micro_batch is None else max(1, micro_batch // draws)
         self._all_finite = all_finite
         add = self._add_banked if self.path.kind == "banked" else self._add_formed
         with full_precision_products(weights.device):
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
-                x, y, there = inputs[:, part], targets[:, part], mask[:, part]
-                own = None if scale is None else scale[:, part]
-                add(weights, x, y, clip, own, there, place)
+                there, own = (None if each is None else each[:, part] for each in (mask, scale))
+                add(weights, inputs[:, part], targets[:, part], clip, own, there, place)
         return place()
 
     def floats_per_example(self) -> int:
@@ -228,7 +225,7 @@ class ClippedNetwork:
 
     def _add_banked(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
-        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
+        scale: Tensor | None, mask: Tensor | None, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         replay = self._recorded_pass(weights, inputs, targets, clip)
         kept: Sequence[Tensor] = ()
@@ -244,9 +241,9 @@ class ClippedNetwork:
             self._release()
             self._add_formed(weights, inputs, targets, clip, scale, mask, total)
             return
-        factors = factors * mask
-        if scale is not None:
-            factors = factors * scale
+        for each in (mask, scale):
+            if each is not None:
+                factors = factors * each
         into = total()
         if replay is not None:
             replay[1](factors, into, *kept)
@@ -379,11 +376,13 @@ class ClippedNetwork:
 
     def _add_formed(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
-        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
+        scale: Tensor | None, mask: Tensor | None, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         per_group, width = inputs.shape[0] // weights.shape[0], inputs.shape[1]
         banked = self.path.kind == "banked"
         step = max(1, _FORMED_NUMBERS // self.layout.dimension) if banked else width
+        if mask is None:
+            mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
         for draw in range(inputs.shape[0]):
             for start in range(0, width, step):
                 part = slice(start, start + step)
