@@ -65,7 +65,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a worker for each core, a thread for each worker
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal  # a worker for each core, a thread for each worker
 
 # Branch coverage of each package by its own tests, held to the floors of benchmarks/coverage.toml.
 coverage: setup
