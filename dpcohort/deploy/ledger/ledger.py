@@ -319,8 +319,13 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             return self._state.account(dataset, run).terms
 
     def accepted(self, dataset: str) -> dict[str, RunTerms]:
-        """The terms of every run that is accepted on a registered data set, by its name."""
+        """The terms of every run that is accepted on a registered data set, by its name.
+
+        Raises:
+            InputError: the data set is not registered.
+        """
         with self._writing():
+            self._state.cap(dataset)
             return {run: terms for run, (terms, *_) in self._state.counted(dataset).items()}
 
     def fate(self, key: DrawKey) -> DrawFate:

@@ -431,6 +431,9 @@ def test_what_a_guard_asks_of_its_ledger(ledger, key, step, terms):
     assert ledger.terms("ward", "spring") == terms
     with pytest.raises(InputError, match="accepted"):
         ledger.terms("ward", "autumn")
+    assert ledger.accepted("ward") == {"spring": terms}
+    with pytest.raises(InputError, match="dataset"):
+        ledger.accepted("nobody")
     assert ledger.fate(key(0)) == "new"
     ledger.reserve(key(0), step, clip=1.0)
     assert ledger.fate(key(0)) == "lost"
