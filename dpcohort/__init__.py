@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dpcohort.selection import solve_selection as solve_selection
     from dpcohort.training import Training as Training
 
-_names, __getattr__ = names_on_use(__name__, __file__)
+_names, __getattr__ = names_on_use(__name__)
 
 __all__ = ["__version__", *_names]
 

@@ -17,19 +17,21 @@ __all__ = ["names_on_use"]
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
-def names_on_use(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
+def names_on_use(package: str) -> tuple[list[str], Callable[[str], Any]]:
     """The ``__all__`` and the ``__getattr__`` of a package whose public names are in its modules.
 
     Importing the package then loads none of them. Its file says where they are by imports under
     ``TYPE_CHECKING``, ``from MODULE import NAME as NAME``, for type checkers and for this function.
 
     Args:
-        package: its ``__name__``.
-        file: its ``__file__``.
+        package: its ``__name__``, while it is being imported or later.
+
+    Raises:
+        ImportError: there is no source beside the compiled file.
 
     Example:
         >>> import dpcohort.data
-        >>> names, find = names_on_use("dpcohort.data", dpcohort.data.__file__)
+        >>> names, find = names_on_use("dpcohort.data")
         >>> "Dataset" in names, find("Dataset").__name__
         (True, 'Dataset')
         >>> find("Datasets")
@@ -37,8 +39,14 @@ def names_on_use(package: str, file: str) -> tuple[list[str], Callable[[str], An
         ...
         AttributeError: module 'dpcohort.data' has no attribute 'Datasets'
     """
-    with open(file, encoding="utf-8") as source:
-        homes = {name: home for home, name in _IMPORT.findall(source.read())}
+    loader: Any = getattr(sys.modules[package].__spec__, "loader", None)
+    source = loader.get_source(package) if hasattr(loader, "get_source") else None
+    if source is None:
+        raise ImportError(
+            f"{package} needs its source: pack the .py files of dpcohort with the compiled ones "
+            "(PyInstaller: --collect-all dpcohort)."
+        )
+    homes = {name: home for home, name in _IMPORT.findall(source)}
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples: short, and they run as a user would run them."""
+"""The examples: short, and they run to their end without a warning."""
 
 from __future__ import annotations
 

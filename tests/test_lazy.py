@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import ast
+import py_compile
 import subprocess
 import sys
+import zipfile
 from importlib import import_module
 from pathlib import Path
 
@@ -56,3 +58,20 @@ def test_importing_a_package_imports_none_of_its_modules():
         "dpcohort.adaptive.planning",
         "dpcohort.deploy.flower.kit",
     }
+
+
+@pytest.mark.parametrize("kept", [".py", ".pyc"])
+def test_it_loads_from_an_archive_and_says_what_a_build_without_source_lacks(kept, tmp_path):
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for path in (*ROOT.glob("_*.py"), ROOT / "errors.py"):
+            compiled = tmp_path / f"{path.stem}.pyc"
+            py_compile.compile(str(path), str(compiled), doraise=True)
+            packed.write(path if kept == ".py" else compiled, f"dpcohort/{path.stem}{kept}")
+    first = f"import sys; sys.path.insert(0, {str(archive)!r})"
+    code = f"{first}\nimport dpcohort; print(dpcohort.__all__)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    if kept == ".py":
+        assert "'make_plan'" in done.stdout, done.stderr
+    else:
+        assert "ImportError: dpcohort needs its source: pack the .py files" in done.stderr

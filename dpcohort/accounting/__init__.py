@@ -34,4 +34,4 @@ if TYPE_CHECKING:
     from dpcohort.accounting.segments import Charge as Charge
     from dpcohort.accounting.segments import Segment as Segment
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from dpcohort.adaptive.rule import ReportTerms as ReportTerms
     from dpcohort.adaptive.rule import RoundView as RoundView
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

@@ -29,4 +29,4 @@ if TYPE_CHECKING:
     from dpcohort.aggregation.rule import for_plan as for_plan
     from dpcohort.aggregation.rule import plan_column as plan_column
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

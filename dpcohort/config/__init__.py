@@ -23,4 +23,4 @@ if TYPE_CHECKING:
     from dpcohort.config.template import commented_config as commented_config
     from dpcohort.config.template import table_config as table_config
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

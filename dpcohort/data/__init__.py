@@ -35,4 +35,4 @@ if TYPE_CHECKING:
     from dpcohort.data.tables import dataset_from_table as dataset_from_table
     from dpcohort.data.tables import read_table as read_table
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

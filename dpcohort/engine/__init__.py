@@ -39,4 +39,4 @@ if TYPE_CHECKING:
     from dpcohort.engine.rounds import outputs_on as outputs_on
     from dpcohort.engine.rounds import train_rounds as train_rounds
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

@@ -24,4 +24,4 @@ if TYPE_CHECKING:
     from dpcohort.models.weights import freeze as freeze
     from dpcohort.models.weights import load_weights as load_weights
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

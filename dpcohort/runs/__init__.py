@@ -46,4 +46,4 @@ if TYPE_CHECKING:
     from dpcohort.runs.verification import Verification as Verification
     from dpcohort.runs.verification import verify_run as verify_run
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

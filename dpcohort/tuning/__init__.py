@@ -23,4 +23,4 @@ if TYPE_CHECKING:
     from dpcohort.tuning.settings import changes_for as changes_for
     from dpcohort.tuning.settings import suggested_settings as suggested_settings
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from dpcohort.engine.clipping.per_example import per_example_gradients as per_example_gradients
     from dpcohort.engine.clipping.per_example import refuse_unfit_layers as refuse_unfit_layers
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)

@@ -270,8 +270,13 @@ def _pair(value: tuple[int, ...]) -> Pair:
 
 def _padding(layer: nn.Conv1d | nn.Conv2d) -> Pair:
     """Padding on each side; (-1, -1) if the two sides of a dimension differ."""
-    # Before and after the last dimension, then the one before it.
-    sides = tuple(layer._reversed_padding_repeated_twice)
-    if sides[::2] != sides[1::2]:
-        return (-1, -1)
-    return (0, sides[0]) if len(sides) == 2 else (sides[2], sides[0])
+    if isinstance(layer.padding, str):
+        if layer.padding == "valid":
+            return (0, 0)
+        spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        if any(span % 2 for span in spans):
+            return (-1, -1)
+        sides = tuple(span // 2 for span in spans)
+    else:
+        sides = tuple(int(side) for side in layer.padding)
+    return (0, sides[0]) if len(sides) == 1 else (sides[0], sides[1])

@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from dpcohort.lab.schemes.scheme import SchemeResult as SchemeResult
     from dpcohort.lab.schemes.simulation import Simulation as Simulation
 
-__all__, __getattr__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__)
