@@ -46,9 +46,16 @@ from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
-from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine.experiment import (
+    Draw,
+    Engine,
+    Experiment,
+    cohort_rows,
+    member_lattice,
+    release_sum,
+)
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import pad_batches, standard_noise_
+from dpcohort.engine.randomness import WordArray, first_words, pad_batches, standard_noise_
 from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
 
@@ -169,10 +176,14 @@ class BatchedEngine(Engine):
         upcoming = self._upcoming(t)
         self._prepared = (upcoming, self._prepare(upcoming)) if upcoming else None
 
+    def _planned(self, t: int) -> list[Cohort]:
+        prepared = [] if self._prepared is None else self._prepared[0]
+        return prepared if prepared and prepared[0].round == t else super()._planned(t)
+
     def _upcoming(self, t: int) -> list[Cohort] | None:
         """The cohorts of a round to come, None if they are not known or cannot be done."""
         try:
-            return self._planned(t)
+            return super()._planned(t)
         except InputError:  # the round under way can still be done; the next will say what is wrong
             return None
 
@@ -180,27 +191,44 @@ class BatchedEngine(Engine):
         """Batches, names of noise and factors of all passes of a round, for an accelerator."""
         if self._joins_draws:
             return list(self._prepare_joined(cohorts))
+        told = [self._told(cohorts, step) for step in range(self._local_steps)]
         passes, first = [], 0
         for draws in self._chunks(cohorts):
+            last = first + len(draws)
             packed = [
                 pack(
-                    [draw.rows(step) for draw in draws],
-                    [
-                        draw.experiment.streams.words("noise", 2, **draw.name, step=step)
-                        for draw in draws
-                    ],
-                    scale=[draw.scale(step) for draw in draws],
-                    spread=[draw.spread(step) for draw in draws],
+                    rows[first:last],
+                    names[first:last],
+                    scale=scale[first:last],
+                    spread=spread[first:last],
                     clip=[draw.clip for draw in draws],
                     multiple=1 if len(draws) == 1 else _WIDTH_MULTIPLE,
                     pinned=self._device.type == "cuda",
                 )
-                for step in range(self._local_steps)
+                for rows, names, scale, spread in told
             ]
             owners = tuple(draw.number for draw in draws)
             passes.append(PreparedPass(first, owners, _evenly_shared(owners), tuple(packed)))
-            first += len(draws)
+            first = last
         return passes
+
+    def _told(
+        self, cohorts: Sequence[Cohort], step: int
+    ) -> tuple[list[IntArray], WordArray, FloatArray, FloatArray]:
+        """Rows, names of noise, and factors on sums and noise, of all draws in a local step."""
+        rows, scale, spread = [], [], []
+        for experiment, cohort in zip(self._experiments, cohorts, strict=True):
+            rows += cohort_rows(experiment, cohort, step)
+            sizes = experiment.step_sizes(cohort, step)
+            scale.append(sizes / cohort.batch_sizes)
+            spread.append(sizes * cohort.noise_stds * experiment.adds_noise_at(step))
+        names = [
+            np.broadcast_arrays(cohort.round, cohort.clients, cohort.draws, step)
+            for cohort in cohorts
+        ]
+        streams = [experiment.streams for experiment in self._experiments]
+        words = first_words(streams, "noise", np.array(names).swapaxes(1, 2))
+        return rows, words, np.concatenate(scale), np.concatenate(spread)
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
         """Passes of whole experiments: the records of all draws of one are one batch, by client.
@@ -216,9 +244,8 @@ class BatchedEngine(Engine):
             factors, key = [], []
             for number, order in zip(numbers, orders, strict=True):
                 cohort = cohorts[number]
-                alpha = self._experiments[number].step_size(cohort.round, 0)
-                weights = 1.0 if cohort.weights is None else cohort.weights
-                factors.append((alpha * weights / cohort.batch_sizes)[order])
+                sizes = self._experiments[number].step_sizes(cohort, 0)
+                factors.append((sizes / cohort.batch_sizes)[order])
                 key += [cohort.clients[order].tobytes(), factors[-1].tobytes()]
             whole = all(self._uses_all_records(number, cohorts[number]) for number in numbers)
             known, prepared = self._whole_passes.get(first, ([], None))
@@ -239,8 +266,8 @@ class BatchedEngine(Engine):
     ) -> PreparedPass:  # fmt: skip
         rows, row_scale = [], []
         for number, order, own in zip(numbers, orders, factors, strict=True):
-            draws = self._draws(number, cohorts[number])
-            each = [draws[i].rows(0) for i in order.tolist()]
+            drawn = cohort_rows(self._experiments[number], cohorts[number], 0)
+            each = [drawn[i] for i in order.tolist()]
             rows.append(np.concatenate(each))
             row_scale.append(np.repeat(own, [part.size for part in each]))
         step = pack(
@@ -539,7 +566,7 @@ class BatchedEngine(Engine):
 
 def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
     return len(some) == len(others) and all(
-        a.round == b.round and np.array_equal(a.clients, b.clients)
+        a is b or (a.round == b.round and np.array_equal(a.clients, b.clients))
         for a, b in zip(some, others, strict=True)
     )
 

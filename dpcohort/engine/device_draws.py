@@ -106,10 +106,10 @@ class PackedStep:
 
 def pack(
     rows: Sequence[IntArray],
-    noise_names: Sequence[WordArray],
+    noise_names: Sequence[WordArray] | WordArray,
     *,
-    scale: Sequence[float],
-    spread: Sequence[float],
+    scale: Sequence[float] | FloatArray,
+    spread: Sequence[float] | FloatArray,
     clip: Sequence[float],
     multiple: int,
     pinned: bool,

@@ -58,7 +58,7 @@ from dpcohort.engine.lattice import (
     exponent_for,
     release,
 )
-from dpcohort.engine.randomness import Streams, draw_positions, noise_std
+from dpcohort.engine.randomness import Streams, draw_fixed_batches, draw_positions, noise_std
 from dpcohort.engine.rounds import (
     EngineState,
     Evaluator,
@@ -168,12 +168,18 @@ class Experiment:
         std = merged_std(stds, self.step_size(cohort.round, training.local_steps - 1))
         if std == 0.0:  # public clients only
             return mean
-        noise = merged_noise_(torch.empty_like(mean), self.streams, round=cohort.round)
-        return mean.add_(noise, alpha=std)
+        return self.streams.add_normal_(
+            mean, std, purpose="merged noise", round=cohort.round, client=0
+        )
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
         return self.optimiser.step_size(self.plan, round=round, step=step)
+
+    def step_sizes(self, cohort: Cohort, step: int) -> FloatArray:
+        """Factor on the mean gradient of each draw, alpha; times its weight, if it has one."""
+        weights = np.ones(len(cohort)) if cohort.weights is None else cohort.weights
+        return self.step_size(cohort.round, step) * weights
 
     def adds_noise_at(self, step: int) -> bool:
         """Whether a draw has noise of its own in this local step."""
@@ -366,10 +372,9 @@ class ClientRecords:
         """Whether both look at the very same stored rows."""
         return self._inputs is other._inputs and self._targets is other._targets
 
-    def rows(self, client: int, positions: IntArray) -> IntArray:
+    def rows(self, client: int | IntArray, positions: IntArray) -> IntArray:
         """Rows of the store at the given positions among a client's records."""
-        start = int(self.offsets[client])
-        rows = self.indices[start + positions]
+        rows = self.indices[self.offsets[client] + positions]
         let_go(self.indices)
         return rows
 
@@ -609,10 +614,8 @@ class Draw:
         return self.experiment.records.rows(self.client, positions[slice(*self.part)])
 
     def step_size(self, step: int) -> float:
-        """Factor on its mean gradient, alpha; times its weight, if it has one."""
-        alpha = self.experiment.step_size(self.cohort.round, step)
-        weights = self.cohort.weights
-        return alpha if weights is None else alpha * float(weights[self.position])
+        """Factor on its mean gradient."""
+        return float(self.experiment.step_sizes(self.cohort, step)[self.position])
 
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B."""
@@ -626,6 +629,23 @@ class Draw:
     def spread(self, step: int) -> float:
         """Factor on the standard normal noise, alpha sigma."""
         return self.step_size(step) * self.noise_std(step)
+
+
+def cohort_rows(experiment: Experiment, cohort: Cohort, step: int) -> list[IntArray]:
+    """The stored rows of every draw of a cohort, as ``Draw.rows`` gives them. SENSITIVE.
+
+    Batches of one size are drawn together, which takes half the time.
+    """
+    records, batch_size = experiment.records, int(cohort.batch_sizes[0])
+    fixed = experiment.plan.contract.sampler == "fixed" and experiment.streams.is_reproducible
+    if not fixed or np.any(cohort.batch_sizes != batch_size):
+        return [Draw(experiment, 0, cohort, i).rows(step) for i in range(len(cohort))]
+    names = np.stack([cohort.clients, cohort.draws], axis=1).tolist()
+    sizes = np.asarray(experiment.plan.population.sizes)[cohort.clients]
+    positions = draw_fixed_batches(
+        experiment.streams, names, sizes, batch_size=batch_size, round=cohort.round, step=step
+    )
+    return list(records.rows(cohort.clients[:, None], positions))
 
 
 class Engine(Trainer):

@@ -163,12 +163,33 @@ class Streams:
         if out.device.type == "cpu":
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
             return out.normal_(generator=self._cpu_generator(words))
-        words = self.words(purpose, 2, **name)
-        names = torch.as_tensor(words.astype(np.int64), device=out.device)[None]
-        one = torch.ones(1, dtype=torch.float64, device=out.device)
-        filled = torch.zeros(1, out.numel(), dtype=out.dtype, device=out.device)
-        add_noise_(filled, filled, names, scale=0 * one, spread=one, accumulate=False)
-        return out.copy_(filled.view(out.shape))
+        return self.add_normal_(out.zero_(), 1.0, purpose=purpose, **name)
+
+    def add_normal_(
+        self, out: Tensor, spread: float, *, purpose: Purpose = "noise", **name: int
+    ) -> Tensor:
+        """Add ``spread`` times the numbers of ``normal_`` to ``out``, contiguous.
+
+        Example:
+            >>> streams = Streams.seeded(1)
+            >>> noise = streams.normal_(torch.empty(4), round=0, client=0)
+            >>> added = streams.add_normal_(torch.ones(4), 2.0, round=0, client=0)
+            >>> torch.equal(added, 1 + 2 * noise)
+            True
+        """
+        if self._seed is None or out.device.type == "cpu":
+            noise = self.normal_(torch.empty_like(out), purpose=purpose, **name)
+            return out.add_(noise, alpha=spread)
+        told = np.empty(4, dtype=np.int64)  # in one piece: each copy to a device takes its time
+        told[:2] = self.words(purpose, 2, **name).view(np.int64)
+        told[2:] = np.array([1.0, spread]).view(np.int64)
+        there = torch.as_tensor(told, device=out.device)
+        factors = there[2:].view(torch.float64)
+        row = out.view(1, -1)
+        add_noise_(
+            row, row, there[None, :2], scale=factors[:1], spread=factors[1:], accumulate=False
+        )
+        return out
 
     def _key(self, purpose: str) -> WordArray:
         if purpose not in self._keys:
@@ -190,6 +211,53 @@ class Streams:
             self._local.philox = np.random.Philox(0)
         philox: np.random.Philox = self._local.philox
         return philox
+
+
+def first_words(streams: Sequence[Streams], purpose: Purpose, names: IntArray) -> WordArray:
+    """The first two words of many seeded streams at once, [n, 2]; as ``Streams.words`` gives them.
+
+    Args:
+        streams: of each training.
+        purpose: of the streams.
+        names: round, client, draw and step, [trainings, draws, 4].
+
+    Example:
+        >>> streams = Streams.seeded(7)
+        >>> alone = streams.words("noise", 2, round=5, client=3, draw=1, step=0)
+        >>> bool((first_words([streams], "noise", np.array([[[5, 3, 1, 0]]])) == alone).all())
+        True
+    """
+    keys = np.stack([one._key(purpose) for one in streams]).repeat(names.shape[1], axis=0)
+    round, client, draw, step = names.reshape(-1, 4).astype(np.uint64).T
+    # A counter is advanced before its words are made.
+    counter = [np.ones_like(round), (draw << np.uint64(32)) | step, client, round]
+    return np.stack(_philox_rounds(counter, keys.T)[:2], axis=1)
+
+
+_PHILOX_ROUNDS = 10
+_PHILOX_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_PHILOX_KEY_STEPS = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], dtype=np.uint64)
+
+
+def _philox_rounds(counter: list[WordArray], key: WordArray) -> list[WordArray]:
+    """Philox-4x64 (Salmon et al., 2011) of many counters, four arrays, each under its key."""
+    for _ in range(_PHILOX_ROUNDS):
+        (high_0, low_0), (high_1, low_1) = (
+            _product(counter[2 * i], multiplier) for i, multiplier in enumerate(_PHILOX_MULTIPLIERS)
+        )
+        counter = [high_1 ^ counter[1] ^ key[0], low_1, high_0 ^ counter[3] ^ key[1], low_0]
+        key = key + _PHILOX_KEY_STEPS
+    return counter
+
+
+def _product(values: WordArray, by: int) -> tuple[WordArray, WordArray]:
+    """High and low words of 128-bit products."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    top, bottom = np.uint64(by >> 32), np.uint64(by & 0xFFFFFFFF)
+    upper, lower = values >> half, values & mask
+    cross = upper * bottom + ((lower * bottom) >> half)
+    middle = lower * top + (cross & mask)
+    return upper * top + (cross >> half) + (middle >> half), values * np.uint64(by)
 
 
 def _twister_state(words: WordArray) -> Tensor:
@@ -250,6 +318,36 @@ def draw_positions(
     return _without_replacement(words, batch_size)
 
 
+def draw_fixed_batches(
+    streams: Streams, names: Sequence[tuple[int, int]], sizes: IntArray, *, batch_size: int,
+    round: int, step: int,
+) -> IntArray:  # fmt: skip
+    """Positions [draws, B] of several draws' batches, as ``draw_positions`` gives them for each.
+
+    Args:
+        streams: seeded.
+        names: client and draw of each.
+        sizes: number of records of each.
+        batch_size: B of all.
+        round: global round t^g.
+        step: local step t^l.
+
+    Example:
+        >>> together = draw_fixed_batches(Streams.seeded(0), [(0, 0), (1, 0)], np.array([5, 7]),
+        ...                               batch_size=3, round=0, step=0)
+        >>> alone = draw_positions(Streams.seeded(0), "fixed", size=7, rate=0.6, batch_size=3,
+        ...                        round=0, client=1, draw=0, step=0)
+        >>> bool((together[1] == alone).all())
+        True
+    """
+    _without_replacement(np.zeros(int(sizes.min()), dtype=np.uint64), batch_size)  # none too small
+    # Keys beyond a client's records are the largest there are: they are never chosen.
+    keys = np.full((len(names), int(sizes.max())), np.iinfo(np.uint64).max, dtype=np.uint64)
+    for row, (client, draw), size in zip(keys, names, sizes.tolist(), strict=True):
+        row[:size] = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
+    return _without_replacement(keys, batch_size)
+
+
 def draw_batch(
     sampler: str, *, records: int, rate: float, batch_size: int, source: Bytes = os.urandom
 ) -> IntArray:
@@ -294,15 +392,15 @@ def _independent(words: WordArray, rate: float) -> IntArray:
 
 
 def _without_replacement(words: WordArray, batch_size: int) -> IntArray:
-    if not 1 <= batch_size <= words.size:
+    if not 1 <= batch_size <= words.shape[-1]:
         raise InputError(
             "batch_size",
             given=batch_size,
-            allowed=f"a whole number from 1 to the client's size {words.size}",
+            allowed=f"a whole number from 1 to the client's size {words.shape[-1]}",
         )
     # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
-    chosen = np.argpartition(words, batch_size - 1)[:batch_size]
-    return np.sort(chosen).astype(np.int64)
+    chosen = np.argpartition(words, batch_size - 1, axis=-1)[..., :batch_size]
+    return np.sort(chosen, axis=-1).astype(np.int64, copy=False)
 
 
 def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntArray, BoolArray]:

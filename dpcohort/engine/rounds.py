@@ -409,12 +409,10 @@ def _take_step(server: ServerStep, state: EngineState, arrived: Arrived | None) 
         state.next_round += 1
         return
     aggregation, optimiser = server
-    # Threads would gain a millisecond or two, and wait for each other where the machine is busy.
-    with one_thread_each():
-        combined, state.memory = combine_round(
-            aggregation, arrived.updates, arrived.cohort, state.memory
-        )
-        optimiser.apply(state, combined)
+    combined, state.memory = combine_round(
+        aggregation, arrived.updates, arrived.cohort, state.memory
+    )
+    optimiser.apply(state, combined)
 
 
 def train_rounds(
@@ -448,8 +446,10 @@ def train_rounds(
         started = time.perf_counter()
         arrived = trainer.updates([state.parameters for state in states], cohorts)
         saw(arrived)
-        for step, state, came in zip(steps, states, arrived, strict=True):
-            _take_step(step, state, came)
+        # Threads would gain a millisecond or two, and wait for each other on a busy machine.
+        with one_thread_each():
+            for step, state, came in zip(steps, states, arrived, strict=True):
+                _take_step(step, state, came)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
         seconds = time.perf_counter() - started

@@ -6,6 +6,9 @@ the usual misnomer), the gradient of one example is sum_t g_t a_t^T over output 
 columns are copied from strided views; that is several times faster than ``F.unfold``. With few
 input channels they are laid out the other way round, [patch entry, position], which copies whole
 lines of the image at a time, and a line of ones is added to them: the bias is then one more weight.
+
+On a GPU no columns are laid out: ``kernels`` reads patches where they are, for a whole stack of
+models in one launch. Layers of many channels are left to cuDNN there, forward and backward.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ Geometry = kernels.Geometry
 _COLUMN_BYTES = {"cpu": 2 << 20, "cuda": 1 << 30}
 #: With so few input channels a convolution is faster as a product with its columns.
 _FEW_CHANNELS = 4
+#: Of input and output channels: with so few of them cuDNN leaves a GPU idle.
+_FEW_PAIRS = 512
 
 
 class BankedConvolution(BankedLayer):
@@ -47,7 +52,7 @@ class BankedConvolution(BankedLayer):
         self._kernel = _pair(convolution.kernel_size)
         stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
-        self._has_lines = convolution.in_channels <= _FEW_CHANNELS
+        self._has_few_channels = convolution.in_channels <= _FEW_CHANNELS
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -74,7 +79,13 @@ class BankedConvolution(BankedLayer):
         weight, bias = self.bank_weight, self.bank_bias
         inputs = inputs.contiguous(memory_format=torch.channels_last)
         self.kept["inputs"] = inputs
-        if self._has_lines:
+        if self._has_kernels(inputs, weight):
+            size = output_size(inputs, self._geometry)
+            out = inputs.new_empty(len(inputs), *size, weight.shape[1])
+            self.kept["padded"] = self._padded(inputs)
+            kernels.convolve(out, self.kept["padded"], weight, bias, self._geometry)
+            return out.permute(0, 3, 1, 2)
+        if self._has_lines(inputs):
             return self._compute_by_lines(inputs, weight, bias)
         _, stride, padding, dilation = self._geometry
         parts = [
@@ -96,10 +107,31 @@ class BankedConvolution(BankedLayer):
         product = torch.matmul(by_group, matrix.transpose(1, 2)[:, None])
         return product.view(inputs.shape[0], height, width, outputs).permute(0, 3, 1, 2)
 
+    def _has_lines(self, inputs: Tensor) -> bool:
+        return self._has_few_channels and not inputs.is_cuda
+
+    def _padded(self, inputs: Tensor) -> Tensor:
+        """Images [rows, height, width, channels] with zeros around them."""
+        down, across = self._geometry[2]
+        image = inputs.permute(0, 2, 3, 1)
+        if down or across:
+            image = F.pad(image, (0, 0, across, across, down, down))
+        return image.contiguous()
+
+    def _has_kernels(self, inputs: Tensor, weight: Tensor) -> bool:
+        """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill."""
+        small = len(weight) > 1 or weight[0, :, :, 0, 0].numel() <= _FEW_PAIRS
+        return _reads_patches(inputs) and small and self._geometry[3] == (1, 1)
+
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The transposed convolution, group by group."""
         weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
+        if self._has_kernels(self.kept["inputs"], weight):
+            out = torch.empty_like(self.kept["inputs"])
+            places = (each.permute(0, 2, 3, 1) for each in (out, gradient))
+            kernels.convolve_gradient(*places, weight, self._geometry)
+            return out
         groups = zip(
             gradient.chunk(len(weight)), self.kept["inputs"].chunk(len(weight)), weight, strict=True
         )
@@ -116,7 +148,7 @@ class BankedConvolution(BankedLayer):
         inputs = self.kept["inputs"]
         rows, outputs = gradient.shape[:2]
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)
-        if self._has_lines:
+        if self._has_lines(inputs):
             self.kept["formed"] = torch.bmm(self.kept["lines"], g)
             if self.apart:
                 return g.new_empty(0)
@@ -126,6 +158,15 @@ class BankedConvolution(BankedLayer):
             columns, _ = patches(inputs, self._geometry)
             norms, _ = outer_sum_norms(columns, g)
             self.kept |= {"columns": columns, "g": g}
+        elif _reads_patches(inputs):
+            self.kept["formed"] = g.new_empty(rows, outputs, fan_in)
+            if "bias" in self.places:
+                self.kept["bias"] = g.new_empty(rows, outputs)
+            padded = self.kept["padded"] if "padded" in self.kept else self._padded(inputs)
+            return kernels.form_gradients(
+                self.kept["formed"], self.kept.get("bias"), padded,
+                gradient.permute(0, 2, 3, 1).contiguous(), self._geometry,
+            )  # fmt: skip
         else:
             self.kept["formed"] = self._form(inputs, g, fan_in)
             norms = row_norms(self.kept["formed"]).square()
@@ -185,7 +226,7 @@ class BankedConvolution(BankedLayer):
         [rows, outputs, channels, height, width] and [rows, outputs].
         """
         outputs, channels = self.places["weight"][1][:2]
-        if not self._has_lines:
+        if not self._has_lines(formed):
             patched = formed.reshape(len(formed), outputs, *self._kernel, channels)
             return patched.permute(0, 1, 4, 2, 3), None
         lines = formed.reshape(len(formed), -1, outputs).transpose(1, 2)
@@ -225,11 +266,6 @@ def patches(
     size, (rows, channels) = output_size(inputs, geometry), inputs.shape[:2]
     positions, fan_in = size[0] * size[1], channels * kernel[0] * kernel[1]
     shape = (rows, fan_in + ones, positions) if by_line else (rows, positions, fan_in)
-    if inputs.is_cuda and kernels.AVAILABLE and inputs.numel() > 0:
-        out = inputs.new_empty(shape)
-        image = inputs.permute(0, 2, 3, 1).contiguous()
-        kernels.write_patches(out, image, geometry, output=size, by_line=by_line)
-        return out, size
     if padding != (0, 0):
         inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
     memory = torch.contiguous_format if by_line else torch.channels_last
@@ -247,6 +283,12 @@ def patches(
     if ones:
         lines[:, fan_in].fill_(1.0)
     return lines, size
+
+
+def _reads_patches(inputs: Tensor) -> bool:
+    """Whether kernels can read the patches of these images where they are."""
+    known = inputs.is_cuda and inputs.dtype == torch.float32
+    return known and kernels.AVAILABLE and inputs.numel() > 0
 
 
 def output_size(inputs: Tensor, geometry: Geometry) -> Pair:

@@ -587,12 +587,14 @@ Pair = tuple[int, int]
 
 
 class MaxPool(nn.MaxPool2d):
-    """Max-pooling of images.
+    """Max-pooling of images, and a ReLU after it if ``relu`` is set.
 
     Example:
         >>> MaxPool(2)(torch.arange(4.0).view(1, 1, 2, 2))
         tensor([[[[3.]]]])
     """
+
+    relu = False
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -610,15 +612,17 @@ class MaxPool(nn.MaxPool2d):
         known = inputs.dtype in (torch.float32, torch.float64) and inputs.dim() == 4
         if inputs.is_cuda and kernels.AVAILABLE and known:
             sizes = map(_pair, (self.kernel_size, self.stride, self.padding))
-            pooled: Tensor = _Pool.apply(inputs, *sizes)  # type: ignore[no-untyped-call]
-        else:
-            pooled = super().forward(inputs)
-        return pooled
+            pooled: Tensor = _Pool.apply(inputs, *sizes, self.relu)  # type: ignore[no-untyped-call]
+            return pooled
+        pooled = super().forward(inputs)
+        return pooled.relu() if self.relu else pooled
 
 
 class _Pool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+    def forward(
+        ctx: Any, inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, relu: bool
+    ) -> Tensor:
         image = inputs.permute(0, 2, 3, 1).contiguous()
         rows, height, width, channels = image.shape
         down = (height + 2 * padding[0] - kernel[0]) // stride[0] + 1
@@ -629,32 +633,35 @@ class _Pool(torch.autograd.Function):
         ctx.image_shape = image.shape
         ctx.save_for_backward(places)
         if out.numel() > 0:
-            kernels.pool(out, places, image, **ctx.options)
+            kernels.pool(out, places, image, **ctx.options, relu=relu)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
         (places,) = ctx.saved_tensors
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
         out = gradient.new_empty(ctx.image_shape)
         if out.numel() > 0:
             kernels.pool_gradient(out, places, gradient, **ctx.options)
-        return out.permute(0, 3, 1, 2), None, None, None
+        return out.permute(0, 3, 1, 2), None, None, None, None
 
 
 def exchange_pooling(model: nn.Module) -> None:
-    """Put ``MaxPool`` in the place of every ``nn.MaxPool2d`` it supports.
+    """Put ``MaxPool`` in the place of every ``nn.MaxPool2d`` it supports, and of a ReLU after it.
 
     Example:
-        >>> model = nn.Sequential(nn.MaxPool2d(2), nn.MaxPool2d(2, ceil_mode=True))
+        >>> model = nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True))
         >>> exchange_pooling(model)
         >>> [type(layer).__name__ for layer in model]
-        ['MaxPool', 'MaxPool2d']
+        ['MaxPool', 'Identity', 'MaxPool2d']
     """
     for part in model.modules():
         for name, layer in part.named_children():
             if isinstance(layer, nn.MaxPool2d) and MaxPool.supports(layer):
                 setattr(part, name, MaxPool(layer.kernel_size, layer.stride, layer.padding))
+        for i in range(len(part) - 1 if type(part) is nn.Sequential else 0):
+            if isinstance(part[i], MaxPool) and type(part[i + 1]) is nn.ReLU:
+                part[i].relu, part[i + 1] = True, nn.Identity()
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

@@ -9,38 +9,85 @@ import torch
 from torch import nn
 
 from dpcohort.engine.clipping import kernels
-from dpcohort.engine.clipping.convolution import patches
+from dpcohort.engine.clipping.convolution import BankedConvolution, patches
 from dpcohort.engine.clipping.network import MaxPool
+from dpcohort.engine.clipping.per_example import FlatLayout
 
-SHAPES: list[tuple[Any, ...]] = [
-    ((3, 3), (1, 1), (1, 1), (1, 1)),
-    ((4, 4), (2, 2), (0, 0), (1, 1)),
-    ((2, 3), (2, 1), (1, 2), (2, 1)),
-    ((1, 2), (1, 1), (0, 0), (1, 3)),
+CONVOLUTIONS: list[tuple[Any, ...]] = [
+    (1, 16, (28, 28), ((8, 8), (2, 2), (3, 3), (1, 1))),
+    (16, 32, (13, 13), ((4, 4), (2, 2), (0, 0), (1, 1))),
+    (3, 5, (8, 7), ((3, 3), (1, 1), (1, 1), (1, 1))),
+    (4, 70, (6, 5), ((2, 3), (2, 1), (1, 2), (1, 1))),
+    (32, 64, (9, 9), ((3, 3), (1, 1), (1, 1), (1, 1))),
+    (20, 18, (12, 12), ((3, 3), (3, 3), (0, 0), (1, 1))),
+    (3, 6, (9, 9), ((3, 2), (1, 2), (1, 0), (2, 3))),
 ]
 
 
-@pytest.mark.parametrize("channels", [1, 3, 128])
-@pytest.mark.parametrize(("kernel", "stride", "padding", "dilation"), SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_kernel_writes_the_same_patches(
-    cuda: str, kernel: Any, stride: Any, padding: Any, dilation: Any, channels: int,
-    dtype: torch.dtype,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize(("channels", "outputs", "size", "geometry"), CONVOLUTIONS)
+@pytest.mark.parametrize("tf32", [False, True])
+def test_the_kernels_of_a_convolution_give_torchs_numbers(
+    cuda: str, channels: int, outputs: int, size: Any, geometry: Any, tf32: bool
+) -> None:
     if not kernels.AVAILABLE:
         pytest.skip("there is no Triton here")
-    image = torch.randn(5, channels, 9, 12, dtype=dtype)
-    options = (kernel, stride, padding, dilation)
-    there = image.to(cuda).contiguous(memory_format=torch.channels_last)
-    expected, size = patches(image, options)
-    got, got_size = patches(there, options)
-    assert got_size == size
-    assert torch.equal(got.cpu(), expected)
-    for ones in (True, False):
-        lines, size = patches(image, options, by_line=True, ones=ones)
-        got, got_size = patches(there, options, by_line=True, ones=ones)
-        assert got_size == size
-        assert torch.equal(got.cpu(), lines)
+    groups, each = 3, 4
+    torch.manual_seed(0)
+    x = torch.randn(groups * each, channels, *size)
+    layer = nn.Conv2d(channels, outputs, *geometry)
+    layout = FlatLayout(layer)
+    bank = torch.randn(groups, layout.dimension)
+    expected: dict[str, list[torch.Tensor]] = {"out": [], "inputs": [], "weight": [], "bias": []}
+    gradient = torch.randn(groups * each, *layer(x).shape[1:])
+    for i, image in enumerate(x):
+        own = {n: p.double() for n, p in layout.unflatten(bank[i // each]).items()}
+        leaves = [v.requires_grad_() for v in (image[None].double(), own["weight"], own["bias"])]
+        out = torch.nn.functional.conv2d(leaves[0], leaves[1], leaves[2], *geometry[1:])
+        found = torch.autograd.grad((out * gradient[i]).sum(), leaves)
+        values = (out[0], found[0][0], found[1].permute(0, 2, 3, 1).flatten(1), found[2])
+        for name, value in zip(expected, values, strict=True):
+            expected[name].append(value.detach())
+    banked = BankedConvolution(layer, "", layout)
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        banked.bind(bank.to(cuda), len(x))
+        there, slope = (v.to(cuda) for v in (x, gradient))
+        got = {"out": banked.compute(there)}
+        norms = banked.observe(slope)
+        got |= {"inputs": banked.input_gradient(slope)}
+        got |= {"weight": banked.kept["formed"], "bias": banked.kept["bias"]}
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    for name, values in expected.items():
+        wanted = torch.stack(values)
+        gap = float((got[name].cpu().double() - wanted).norm() / wanted.norm())
+        assert gap < (2e-3 if tf32 else 2e-6), name
+    # Whatever the rounding, the norm is that of the very numbers that were formed.
+    formed = got["weight"].double().square().sum((1, 2)) + got["bias"].double().square().sum(1)
+    assert torch.allclose(norms.double(), formed, rtol=2e-6)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_formed_gradient_does_not_depend_on_the_examples_beside_it(cuda: str, tf32: bool) -> None:
+    layer = nn.Conv2d(3, 8, 3, padding=1)
+    layout = FlatLayout(layer)
+    banked = BankedConvolution(layer, "", layout)
+    x, g = torch.randn(5, 3, 9, 9, device=cuda), torch.randn(5, 8, 9, 9, device=cuda)
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        seen = []
+        for others in (x, torch.full_like(x, float("nan"))):
+            images = torch.cat([x[:1], others[1:]])
+            banked.bind(layout.flatten(layer)[None].to(cuda), 5, apart=True)
+            banked.compute(images)
+            banked.observe(g)
+            seen.append([part[0][0].clone() for part in banked.own_gradients() or []])
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    assert len(seen[0]) == 2
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
 def test_without_a_gpu_patches_are_views_of_torch() -> None:
