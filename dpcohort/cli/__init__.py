@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if not _is_rank(os.environ):
         return _main(arguments)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, we tell
     from dpcohort.cli.terminal import print_note
     from dpcohort.runs.ranks import run_command
 

@@ -117,7 +117,8 @@ class Ranks:
             clients = [cohort.clients.tolist() for cohort in cohorts]
             self.tell(round=cohorts[0].round, clients=clients)
             self._in_step = False
-            self.copy_from_first(torch.stack(list(parameters)))
+            for one in parameters:
+                self.copy_from_first(one)
 
     def done(self) -> None:
         """A round that began is all there; the others wait for the next word."""
@@ -248,7 +249,7 @@ class Ranks:
             return
         here = tensor.cpu()
         self._exchange(operation, here, other)
-        if operation is not dist.send:
+        if operation is dist.recv or (operation is dist.broadcast and not self.leads):
             tensor.copy_(here)
 
     def _exchange(
@@ -265,9 +266,9 @@ class Ranks:
         else:
             return
         raise InputError.because(
-            "another rank has ended, or cannot be reached any more; what it says itself, or "
-            "torchrun of it, is the reason. What was counted stays counted: the same command, with "
-            "any number of ranks, goes on with --resume."
+            "another rank has ended, or cannot be reached any more; its own last words, or those "
+            "of torchrun, say why. What was counted stays counted: the same command, with any "
+            "number of ranks, goes on with --resume."
         )
 
 

@@ -129,6 +129,7 @@ class _Worker:
         self._data: dict[str, Dataset] = {}
         self._jobs: list[Job] = []
         self._engine: BatchedEngine | None = None
+        self._parameters: list[torch.Tensor] = []
 
     def serve(self) -> int:
         """Work to the end, and return the first rank's exit code."""
@@ -172,6 +173,8 @@ class _Worker:
         self._jobs = [self._job(told, device) for told in order["jobs"]]
         engine, _ = engine_of(self._jobs, micro_batch=order["micro_batch"])
         assert isinstance(engine, BatchedEngine)
+        # Each in memory of its own, as on the first rank: bits may depend on how numbers lie.
+        self._parameters = [state.parameters for state in engine.initial_states()]
         self._engine, engine.ranks = engine, self._ranks
         self._ranks.answer(int(has_own))
 
@@ -204,13 +207,12 @@ class _Worker:
 
     def _compute(self, round: int, clients: Sequence[Sequence[int]]) -> None:
         assert self._engine is not None
-        fresh = torch.stack([state.parameters for state in self._engine.initial_states()])
-        parameters = self._ranks.copy_from_first(fresh)
+        parameters = [self._ranks.copy_from_first(one) for one in self._parameters]
         cohorts = [
             cohort_of(job.plan, round, np.array(drawn, dtype=np.int64))
             for job, drawn in zip(self._jobs, clients, strict=True)
         ]
-        self._engine.updates(list(parameters), cohorts)
+        self._engine.updates(parameters, cohorts)
 
     def _failure(self, error: Exception) -> tuple[int, str]:
         """Exit code and words of an error, privately without its text."""
