@@ -56,7 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpcohort.cli.terminal import print_note
     from dpcohort.runs.ranks import run_command
 
-    return run_command(lambda: _main(arguments), print_note)
+    try:
+        return run_command(lambda: _main(arguments), print_note)
+    except InputError as error:
+        return _refused(error)
 
 
 def _is_rank(environment: Mapping[str, str]) -> bool:

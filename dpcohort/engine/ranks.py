@@ -70,10 +70,21 @@ class Ranks:
 
     @classmethod
     def joined(cls) -> Ranks:
-        """Meet the ranks that ``torchrun`` started together with this one."""
-        dist.init_process_group("gloo", timeout=_PATIENCE)
-        ranks = cls(dist.get_rank(), dist.get_world_size())
-        ranks._orders = dist.new_group(backend="gloo", timeout=_SILENCE)
+        """Meet the ranks that ``torchrun`` started together with this one.
+
+        Raises:
+            InputError: they cannot be reached.
+        """
+        try:
+            dist.init_process_group("gloo", timeout=_PATIENCE)
+            ranks = cls(dist.get_rank(), dist.get_world_size())
+            ranks._orders = dist.new_group(backend="gloo", timeout=_SILENCE)
+        except (RuntimeError, ValueError) as error:
+            raise InputError.because(
+                "the ranks cannot meet, by what RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of "
+                f"the environment say ({str(error).splitlines()[0]}). Start them with torchrun, or "
+                "take these out of the environment."
+            ) from None
         return ranks
 
     @property

@@ -48,6 +48,9 @@ def run_command(command: Callable[[], int], note: Callable[[str], None]) -> int:
     Args:
         command: returns its exit code.
         note: tells the user something that stops nothing.
+
+    Raises:
+        InputError: the ranks cannot meet.
     """
     global _joined
     _joined = ranks = Ranks.joined()

@@ -22,10 +22,15 @@ import os, signal
 from pathlib import Path
 from torch.nn.functional import cross_entropy
 
+def lines(name):
+    path = Path("runs/two") / name
+    return path.read_text().count("\\n") if path.exists() else 0
+
 def loss(outputs, targets):
-    rounds = Path("runs/two/rounds.jsonl")
-    if os.environ.get("RANK") == "1" and rounds.exists():
-        if rounds.read_text().count("\\n") >= 4:
+    if os.environ.get("RANK") == "1" and lines("ledger.jsonl"):
+        done = lines("rounds.jsonl")
+        assert lines("ledger.jsonl") - 1 > done, "computed before it was counted"
+        if done >= 4:
             os.kill(os.getpid(), signal.SIGKILL)
     return cross_entropy(outputs, targets, reduction="none")
 """
