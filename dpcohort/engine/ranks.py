@@ -31,7 +31,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dpcohort.aggregation import Cohort
-from dpcohort.errors import BudgetExceededError, DataMissingError, DpcohortError, InputError
+from dpcohort.errors import (
+    BudgetExceededError,
+    DataMissingError,
+    DpcohortError,
+    InputError,
+    VerificationError,
+)
 
 #: How long the first rank waits for another's share, and a rank for one that is lost in the net.
 _PATIENCE = timedelta(hours=1)
@@ -39,7 +45,7 @@ _PATIENCE = timedelta(hours=1)
 _SILENCE = timedelta(days=1)
 #: In a store that outlives a broken connection: the exit code of the first rank.
 _END = "dpcohort exit code"
-_ERRORS: dict[int, type[DpcohortError]] = {3: DataMissingError, 4: BudgetExceededError}
+_ERRORS = {e.exit_code: e for e in (DataMissingError, BudgetExceededError, VerificationError)}
 
 
 class LostRankError(Exception):
@@ -142,8 +148,8 @@ class Ranks:
 
     def end(self, code: int) -> None:
         """Let the others end, with the exit code of the first rank."""
-        dist.distributed_c10d._get_default_store().set(_END, str(code))
-        with suppress(InputError):  # one that was lost has ended already
+        with suppress(InputError, RuntimeError):  # what was lost has ended already
+            dist.distributed_c10d._get_default_store().set(_END, str(code))
             if self._in_step:
                 self.tell(end=code)
         dist.destroy_process_group()
