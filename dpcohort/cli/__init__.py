@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -42,13 +42,33 @@ _GO_ON = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``dpcohort`` and return its exit code.
 
-    0 ok, 1 verification failed, 2 bad input, 3 data missing, 4 a budget would be exceeded.
+    0 ok, 1 verification failed, 2 bad input, 3 data missing, 4 a budget would be exceeded. Of
+    several ranks that ``torchrun`` started, the first runs the command.
 
     Example:
         >>> main(["--version"])
         dpcohort ...
         0
     """
+    if not _is_rank(os.environ):
+        return _main(arguments)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, we tell
+    from dpcohort.cli.terminal import print_note
+    from dpcohort.runs.ranks import run_command
+
+    try:
+        return run_command(lambda: _main(arguments), print_note)
+    except InputError as error:
+        return _refused(error)
+
+
+def _is_rank(environment: Mapping[str, str]) -> bool:
+    """Whether this process is one of several that ``torchrun``, or its like, started together."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return all(name in environment for name in names) and environment["WORLD_SIZE"] != "1"
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a letter shows a question mark, not a traceback.
         if isinstance(stream, io.TextIOWrapper):

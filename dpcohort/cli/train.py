@@ -91,7 +91,10 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train; the ledger is written before every round, so a crash never hides spending."""
+    """Train; the ledger is written before every round, so a crash never hides spending.
+
+    Several GPUs or machines: torchrun --nproc-per-node 2 -m dpcohort train CONFIG --out RUN
+    """
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
     if private_entropy and seeds > 1:
         raise InputError.because(

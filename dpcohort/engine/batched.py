@@ -56,6 +56,7 @@ from dpcohort.engine.experiment import (
 )
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import WordArray, first_words, pad_batches, standard_noise_
+from dpcohort.engine.ranks import Ranks
 from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
 
@@ -103,6 +104,8 @@ class BatchedEngine(Engine):
         for name, bound in {"workers": self.workers, **bounds}.items():
             if bound is not None:
                 whole_number(name, bound, at_least=1)
+        #: The processes among which the rows of a round are shared.
+        self.ranks = Ranks()
         self._draws_per_pass = draws_per_pass
         self._updates: list[Tensor] = []
         self._all_updates = torch.empty(0)
@@ -155,9 +158,11 @@ class BatchedEngine(Engine):
 
         They lie in memory that the next call uses again. With merged noise they are rows whose sum
         is that of the updates, without the noise of their last steps. Of a private experiment with
-        pooled noise there is one row, that sum with its noise.
+        pooled noise there is one row, that sum with its noise. Where ranks share a round, the first
+        of them has all rows and another has its share.
         """
         updates = self._cleared_updates(parameters, cohorts)
+        self.ranks.begin(parameters, cohorts)
         if self._device_draws is None:
             self._run_by_draw(cohorts, parameters, updates)
         else:
@@ -168,7 +173,10 @@ class BatchedEngine(Engine):
                 parameters,
                 self._all_updates,
                 meanwhile=lambda: self._prepare_ahead(cohorts[0].round + 1),
+                is_any=self.ranks.is_any,
             )
+            self.ranks.collect(self._all_updates, _rows_of(passes))
+        self.ranks.done()
         return [Arrived(*pair) for pair in zip(cohorts, updates, strict=True)]
 
     def _prepare_ahead(self, t: int) -> None:
@@ -188,13 +196,17 @@ class BatchedEngine(Engine):
             return None
 
     def _prepare(self, cohorts: Sequence[Cohort]) -> list[PreparedPass]:
-        """Batches, names of noise and factors of all passes of a round, for an accelerator."""
+        """Batches, names of noise and factors of passes of a round, for an accelerator.
+
+        They are this rank's share of all passes, which are the same for any number of ranks.
+        """
         if self._joins_draws:
             return list(self._prepare_joined(cohorts))
         told = [self._told(cohorts, step) for step in range(self._local_steps)]
-        passes, first = [], 0
-        for draws in self._chunks(cohorts):
-            last = first + len(draws)
+        passes, chunks = [], list(self._chunks(cohorts))
+        firsts = list(itertools.accumulate(map(len, chunks), initial=0))
+        for number in self.ranks.share(len(chunks)):
+            draws, first, last = chunks[number], firsts[number], firsts[number + 1]
             packed = [
                 pack(
                     rows[first:last],
@@ -208,8 +220,8 @@ class BatchedEngine(Engine):
                 for rows, names, scale, spread in told
             ]
             owners = tuple(draw.number for draw in draws)
-            passes.append(PreparedPass(first, owners, _evenly_shared(owners), tuple(packed)))
-            first = last
+            shared = _evenly_shared(owners)
+            passes.append(PreparedPass(first, owners, shared, tuple(packed)))
         return passes
 
     def _told(
@@ -223,11 +235,10 @@ class BatchedEngine(Engine):
             scale.append(sizes / cohort.batch_sizes)
             spread.append(sizes * cohort.noise_stds * experiment.adds_noise_at(step))
         names = [
-            np.broadcast_arrays(cohort.round, cohort.clients, cohort.draws, step)
+            np.stack(np.broadcast_arrays(cohort.round, cohort.clients, cohort.draws, step), axis=1)
             for cohort in cohorts
         ]
-        streams = [experiment.streams for experiment in self._experiments]
-        words = first_words(streams, "noise", np.array(names).swapaxes(1, 2))
+        words = first_words([one.streams for one in self._experiments], "noise", names)
         return rows, words, np.concatenate(scale), np.concatenate(spread)
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
@@ -238,7 +249,8 @@ class BatchedEngine(Engine):
         """
         widest = max(int(cohort.batch_sizes.sum()) for cohort in cohorts)
         at_a_time = max(1, self.micro_batch // widest)
-        for first in range(0, len(cohorts), at_a_time):
+        firsts = range(0, len(cohorts), at_a_time)
+        for first in (firsts[number] for number in self.ranks.share(len(firsts))):
             numbers = tuple(range(first, min(first + at_a_time, len(cohorts))))
             orders = [np.argsort(cohorts[number].clients, kind="stable") for number in numbers]
             factors, key = [], []
@@ -315,17 +327,24 @@ class BatchedEngine(Engine):
                     run(task)
             else:
                 list(self._pool.map(run, tasks))
+            self.ranks.collect(self._all_updates, self.ranks.share(len(self._all_updates)))
             for e, total in pooled.items():
-                one = self._experiments[e]
-                updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
+                self.ranks.add(total)
+                if self.ranks.leads:  # noise once, on the integers of all ranks
+                    one = self._experiments[e]
+                    updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]
     ) -> Iterator[tuple[list[Draw], Turn | None]]:
-        """What workers take, in this order: draws, or a part of one, and when it may add."""
+        """What workers take, in this order: draws, or a part of one, and when it may add.
+
+        Of several ranks each has the rows of its share, with all that adds to them.
+        """
         if self._is_private or self._draws_per_pass not in (None, 1):
             yield from ((draws, None) for draws in self._chunks(cohorts))
             return
+        own = self._own_rows(cohorts)
         for e, cohort in enumerate(cohorts):
             count = len(updates[e])
             turns = [turns_to_add_to(row[None]) for row in updates[e]]
@@ -334,7 +353,7 @@ class BatchedEngine(Engine):
                 block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
                 for k in range(max(len(parts[i]) for i in block)):
                     for i in block:
-                        if k < len(parts[i]):
+                        if k < len(parts[i]) and i % count in own[e]:
                             draw = Draw(self._experiments[e], e, cohort, i, parts[i][k])
                             whole = len(parts[i]) == 1 and not self._has_partial_sums(e)
                             yield [draw], None if whole else next(turns[i % count])
@@ -353,6 +372,9 @@ class BatchedEngine(Engine):
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
         every = [draw for e, cohort in enumerate(cohorts) for draw in self._draws(e, cohort)]
+        if self._is_private:  # of every draw its own rank draws the batch and the noise
+            own = self._own_rows(cohorts)
+            every = [draw for draw in every if draw.position in own[draw.number]]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
         yield from ([draw] for draw in every if draw.experiment.releases_sums)
         limit = self._draws_per_pass
@@ -538,6 +560,32 @@ class BatchedEngine(Engine):
             return 1
         return min(draws, PARTIAL_SUMS) if self._has_partial_sums(experiment) else draws
 
+    def parts_of(self, t: int) -> int | None:
+        """How many parts of a round ranks can share; None while its cohorts are not known."""
+        cohorts = self._upcoming(t)
+        if cohorts is None:
+            return None
+        if self._joins_draws:
+            widest = max(int(cohort.batch_sizes.sum()) for cohort in cohorts)
+            return -(-len(cohorts) // max(1, self.micro_batch // widest))
+        if self._device_draws is not None:
+            return len(list(self._chunks(cohorts)))
+        return sum(
+            len(cohort) if self._experiments[e].releases_sums else self._row_count(e, len(cohort))
+            for e, cohort in enumerate(cohorts)
+        )
+
+    def _own_rows(self, cohorts: Sequence[Cohort]) -> list[range]:
+        """The rows of each experiment that this rank computes; of a pooled sum, the draws."""
+        counts = [self._row_count(e, len(cohort)) for e, cohort in enumerate(cohorts)]
+        mine, own, before = self.ranks.share(sum(counts)), [], 0
+        for e, count in enumerate(counts):
+            rows = range(max(mine.start - before, 0), min(mine.stop - before, count))
+            sums = self._experiments[e].releases_sums
+            own.append(self.ranks.share(len(cohorts[e])) if sums else rows)
+            before += count
+        return own
+
     def _has_partial_sums(self, experiment: int) -> bool:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
         if self._is_private:
@@ -569,6 +617,13 @@ def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
         a is b or (a.round == b.round and np.array_equal(a.clients, b.clients))
         for a, b in zip(some, others, strict=True)
     )
+
+
+def _rows_of(passes: Sequence[PreparedPass]) -> range:
+    """The rows of a round's updates that passes write, which follow each other."""
+    if not passes:
+        return range(0)
+    return range(passes[0].first, passes[-1].first + len(passes[-1].owners))
 
 
 def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:

@@ -284,6 +284,7 @@ class DeviceDraws:
         updates: Tensor,
         *,
         meanwhile: Callable[[], None],
+        is_any: Callable[[bool], bool] = bool,
     ) -> None:
         """Write the noisy updates [all draws, D] of a round.
 
@@ -292,12 +293,13 @@ class DeviceDraws:
             parameters: [D] of each experiment.
             updates: where to write.
             meanwhile: work for the host that the device need not wait for.
+            is_any: whether something is true here or where other passes of the round are run.
         """
         self._all_finite.fill_(value=True)
         for prepared in passes:
             self._run(prepared, parameters, updates, careful=False)
         meanwhile()
-        if not bool(self._all_finite):
+        if is_any(not bool(self._all_finite)):
             for prepared in passes:
                 self._run(prepared, parameters, updates, careful=True)
 

@@ -213,22 +213,25 @@ class Streams:
         return philox
 
 
-def first_words(streams: Sequence[Streams], purpose: Purpose, names: IntArray) -> WordArray:
+def first_words(
+    streams: Sequence[Streams], purpose: Purpose, names: Sequence[IntArray]
+) -> WordArray:
     """The first two words of many seeded streams at once, [n, 2]; as ``Streams.words`` gives them.
 
     Args:
         streams: of each training.
         purpose: of the streams.
-        names: round, client, draw and step, [trainings, draws, 4].
+        names: of each training, [draws, 4]: round, client, draw and step.
 
     Example:
         >>> streams = Streams.seeded(7)
         >>> alone = streams.words("noise", 2, round=5, client=3, draw=1, step=0)
-        >>> bool((first_words([streams], "noise", np.array([[[5, 3, 1, 0]]])) == alone).all())
+        >>> bool((first_words([streams], "noise", [np.array([[5, 3, 1, 0]])]) == alone).all())
         True
     """
-    keys = np.stack([one._key(purpose) for one in streams]).repeat(names.shape[1], axis=0)
-    round, client, draw, step = names.reshape(-1, 4).astype(np.uint64).T
+    keys = np.stack([one._key(purpose) for one in streams])
+    keys = keys.repeat([len(own) for own in names], axis=0)
+    round, client, draw, step = np.concatenate(names).astype(np.uint64).T
     # A counter is advanced before its words are made.
     counter = [np.ones_like(round), (draw << np.uint64(32)) | step, client, round]
     return np.stack(_philox_rounds(counter, keys.T)[:2], axis=1)

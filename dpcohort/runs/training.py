@@ -33,6 +33,7 @@ from dpcohort.engine import (
     ClientRecords,
     EngineState,
     Evaluator,
+    Experiment,
     Optimiser,
     ReferenceEngine,
     ServerStep,
@@ -66,6 +67,7 @@ from dpcohort.runs.folder import (
 )
 from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.journal import Journal
+from dpcohort.runs.ranks import share
 from dpcohort.runs.run import Callback, Run
 
 
@@ -568,13 +570,8 @@ def _trained(
 ) -> list[Run]:
     """Train jobs that go together, or one alone."""
     first = jobs[0]
-    records = first.records()
-    experiments = [
-        job.experiment(records if job is first else records.repartitioned(job.partition))
-        for job in jobs
-    ]
-    kind = ReferenceEngine if first.engine == "reference" else BatchedEngine
-    engine = kind(first.trained, experiments, loss=first.loss)
+    engine, experiments = engine_of(jobs)
+    share(jobs, engine)
     parts: list[Recorder] = []
     with owner_only(first.private), closing(parts):
         for job, out in zip(jobs, outs, strict=True):
@@ -593,6 +590,27 @@ def _trained(
             on_round=on_round,
         )
     return [part.run for part in parts]
+
+
+def engine_of(
+    jobs: Sequence[Job], *, micro_batch: int | None = None
+) -> tuple[ReferenceEngine | BatchedEngine, list[Experiment]]:
+    """What computes the updates of jobs that go together, and what it trains.
+
+    Args:
+        jobs: with the same model and data set.
+        micro_batch: examples in one pass at most; None picks a bound.
+    """
+    first = jobs[0]
+    records = first.records()
+    experiments = [
+        job.experiment(records if job is first else records.repartitioned(job.partition))
+        for job in jobs
+    ]
+    if first.engine == "reference":
+        return ReferenceEngine(first.trained, experiments, loss=first.loss), experiments
+    engine = BatchedEngine(first.trained, experiments, loss=first.loss, micro_batch=micro_batch)
+    return engine, experiments
 
 
 def run_rounds(
@@ -671,7 +689,7 @@ def _told(
         except DpcohortError:
             raise
         except Exception as error:  # the user's loss or model may fail in any way
-            words = _failure(error, jobs)
+            words = failure_on_records(error, jobs)
             if words is None:
                 raise
         else:
@@ -680,7 +698,7 @@ def _told(
         raise InputError.because(words)  # here the error with its text is gone
 
 
-def _failure(error: Exception, jobs: Sequence[Job]) -> str | None:
+def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
     """What to say of an error in a round; None where it may be seen as it is."""
     frames = list(traceback.walk_tb(error.__traceback__))
     code, line = frames[-1][0].f_code, frames[-1][1]

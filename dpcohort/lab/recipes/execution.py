@@ -32,7 +32,7 @@ from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.metrics import Metric, main_metric
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data
-from dpcohort.text_files import parse_json, read_utf8
+from dpcohort.text_files import parse_json, read_utf8, toml_text
 
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
@@ -213,7 +213,7 @@ def _job(
         if key not in alike:
             alike[key] = configured_job(config, device=device, label=cell.mechanism, **held)
         optimiser = configured_optimiser(config.optimiser, clip=config.training.clip)
-        return replace(alike[key], optimiser=optimiser)
+        return replace(alike[key], optimiser=optimiser, config=toml_text(config.values))
     except InputError as error:
         error.args = (f"cell {cell.label}: {error}",)
         raise

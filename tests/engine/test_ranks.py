@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of a round put together are the round, to the bit, however many ranks there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcohort.engine import BatchedEngine, Experiment, Streams
+from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine.ranks import Ranks
+
+SIZES = [20, 9, 15, 16, 12, 18, 14, 10, 17, 11]
+COHORTS = [[0, 1, 0, 2, 3, 1, 4, 5, 6, 7, 2], [2, 3, 3, 0, 0, 3, 8, 9, 9, 1, 1]]
+NOISE = [0.7, 0.0, 1.9, 0.2, 1.0, 0.4, 0.5, 0.6, 0.8, 0.9]  # client 1 is public
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+class KeptShare(Ranks):
+    """A rank that keeps what it would send."""
+
+    def begin(self, *_: Any) -> None:
+        self.rows: dict[int, Tensor] = {}
+        self.total: Tensor | None = None
+
+    def is_any(self, found: bool) -> bool:
+        return found
+
+    def collect(self, rows: Tensor, mine: range) -> None:
+        self.count_of_rows = len(rows)
+        self.rows = {i: rows[i].clone() for i in mine}
+
+    def add(self, total: Tensor) -> None:
+        self.total = total.clone()
+
+
+def model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def records_on(make_records: Any, device: str) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        inputs = torch.randn(160, 4)
+    return make_records(inputs, SIZES, dtype=torch.float32, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ranks", [2, 30])
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("merged", [False, True])
+def test_shares_of_a_round_are_the_round(
+    make_plan: Any, make_records: Any, merged: bool, local_steps: int, ranks: int, device: str
+) -> None:
+    """Three experiments side by side, batches in parts, noise of each draw or of all together."""
+    plan = make_plan(SIZES, COHORTS, batch_size=8, local_steps=local_steps, noise=NOISE)
+    records = records_on(make_records, device)
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(s), merged_noise=merged)
+        for s in (1, 2, 3)
+    ]
+    engine = BatchedEngine(model(), experiments, micro_batch=60 if device == "cuda" else 3)
+    parameters = [state.parameters for state in engine.initial_states()]
+    cohorts = [cohort_of(plan, 1)] * 3
+    whole = torch.cat([each.updates for each in engine.updates(parameters, cohorts)]).clone()
+    found: list[int] = []
+    for rank in range(ranks):
+        share = BatchedEngine(model(), experiments, micro_batch=engine.micro_batch, workers=2)
+        share.ranks = KeptShare(rank, ranks)
+        share.updates(parameters, cohorts)
+        assert share.ranks.count_of_rows == len(whole)
+        for i, row in share.ranks.rows.items():
+            assert torch.equal(row, whole[i])
+        found += share.ranks.rows
+    assert found == list(range(len(whole)))
+
+
+def test_private_draws_are_shared_and_have_their_noise(make_plan: Any, make_records: Any) -> None:
+    plan = make_plan(SIZES, COHORTS, batch_size=8)
+    records = records_on(make_records, "cpu")
+    experiment = Experiment(plan=plan, records=records, streams=Streams.from_entropy())
+    cohort, found = cohort_of(plan, 0), []
+    for rank in range(3):
+        engine = BatchedEngine(model(), [experiment])
+        engine.ranks = KeptShare(rank, 3)
+        start = engine.initial_states()[0].parameters
+        engine.updates([start], [cohort])
+        mine = list(engine.ranks.rows)
+        rows = {i: engine.ranks.rows[i] for i in mine}
+        engine.updates([start], [cohort])
+        for i in mine:
+            again = engine.ranks.rows[i]
+            assert not torch.equal(rows[i], again)
+            assert torch.count_nonzero(rows[i]) > 0
+        found += mine
+    assert found == list(range(len(cohort)))
+
+
+def test_a_pooled_private_sum_is_that_of_all_ranks_and_the_first_releases_it(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = SIZES[:5]
+    plan = make_plan(
+        sizes, [[0, 1, 2, 3, 4]], batch_size=1, weights=[0.5, 1.0, 0.7, 0.2, 0.9], honest=3
+    )
+    plan.sampling_rates[:] = 1.0  # everybody's records, whatever the dice say
+    released: list[Tensor] = []
+
+    def release(total: Tensor, *_: Any, **__: Any) -> Tensor:
+        released.append(total.clone())
+        return total.float()
+
+    monkeypatch.setattr("dpcohort.engine.batched.release_sum", release)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        records = make_records(torch.randn(160, 4), sizes, dtype=torch.float32)
+    experiment = Experiment(plan=plan, records=records, streams=Streams.from_entropy())
+    alone = BatchedEngine(model(), [experiment])
+    start, cohorts = alone.initial_states()[0].parameters, [cohort_of(plan, 0)]
+    alone.updates([start], cohorts)
+    whole = released.pop()
+    sums = []
+    for rank in range(3):
+        engine = BatchedEngine(model(), [experiment])
+        engine.ranks = KeptShare(rank, 3)
+        engine.updates([start], cohorts)
+        sums.append(engine.ranks.total)
+        assert len(released) == 1  # the first rank's, and no other's
+    assert torch.equal(sum(sums[1:], sums[0]), whole)
+    assert not torch.equal(sums[0], whole)
+
+
+@pytest.mark.parametrize("units", [0, 1, 7, 8, 100])
+@pytest.mark.parametrize("count", [1, 2, 3, 16])
+def test_every_unit_has_one_rank_and_shares_differ_by_one(units: int, count: int) -> None:
+    shares = [Ranks(rank, count).share(units) for rank in range(count)]
+    assert [unit for share in shares for unit in share] == list(range(units))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert units == 0 or shares[0]  # the first always has something to do
