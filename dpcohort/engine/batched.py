@@ -203,25 +203,25 @@ class BatchedEngine(Engine):
         if self._joins_draws:
             return list(self._prepare_joined(cohorts))
         told = [self._told(cohorts, step) for step in range(self._local_steps)]
-        passes, chunks = [], list(self._chunks(cohorts))
-        firsts = list(itertools.accumulate(map(len, chunks), initial=0))
-        for number in self.ranks.share(len(chunks)):
-            draws, first, last = chunks[number], firsts[number], firsts[number + 1]
+        owners = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
+        clips = np.array([one.plan.training.clip for one in self._experiments])[owners]
+        at_a_time, passes = self._draws_of_a_pass(cohorts), []
+        for number in self.ranks.share(-(-owners.size // at_a_time)):
+            these = slice(number * at_a_time, (number + 1) * at_a_time)
+            own = tuple(owners[these].tolist())
             packed = [
                 pack(
-                    rows[first:last],
-                    names[first:last],
-                    scale=scale[first:last],
-                    spread=spread[first:last],
-                    clip=[draw.clip for draw in draws],
-                    multiple=1 if len(draws) == 1 else _WIDTH_MULTIPLE,
+                    rows[these],
+                    names[these],
+                    scale=scale[these],
+                    spread=spread[these],
+                    clip=clips[these],
+                    multiple=1 if len(own) == 1 else _WIDTH_MULTIPLE,
                     pinned=self._device.type == "cuda",
                 )
                 for rows, names, scale, spread in told
             ]
-            owners = tuple(draw.number for draw in draws)
-            shared = _evenly_shared(owners)
-            passes.append(PreparedPass(first, owners, shared, tuple(packed)))
+            passes.append(PreparedPass(these.start, own, _evenly_shared(own), tuple(packed)))
         return passes
 
     def _told(
@@ -234,11 +234,8 @@ class BatchedEngine(Engine):
             sizes = experiment.step_sizes(cohort, step)
             scale.append(sizes / cohort.batch_sizes)
             spread.append(sizes * cohort.noise_stds * experiment.adds_noise_at(step))
-        names = [
-            np.stack(np.broadcast_arrays(cohort.round, cohort.clients, cohort.draws, step), axis=1)
-            for cohort in cohorts
-        ]
-        words = first_words([one.streams for one in self._experiments], "noise", names)
+        streams = [experiment.streams for experiment in self._experiments]
+        words = first_words(streams, "noise", cohorts, step)
         return rows, words, np.concatenate(scale), np.concatenate(spread)
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
@@ -377,6 +374,11 @@ class BatchedEngine(Engine):
             every = [draw for draw in every if draw.position in own[draw.number]]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
         yield from ([draw] for draw in every if draw.experiment.releases_sums)
+        at_a_time = self._draws_of_a_pass(cohorts)
+        for start in range(0, len(draws), at_a_time):
+            yield draws[start : start + at_a_time]
+
+    def _draws_of_a_pass(self, cohorts: Sequence[Cohort]) -> int:
         limit = self._draws_per_pass
         if self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
@@ -387,8 +389,7 @@ class BatchedEngine(Engine):
         size = len(cohorts[0])
         if limit >= size and all(len(cohort) == size for cohort in cohorts):
             limit -= limit % size  # whole experiments: their draws start from shared weights
-        for start in range(0, len(draws), limit):
-            yield draws[start : start + limit]
+        return limit
 
     @torch.no_grad()
     def _run(
@@ -569,7 +570,7 @@ class BatchedEngine(Engine):
             widest = max(int(cohort.batch_sizes.sum()) for cohort in cohorts)
             return -(-len(cohorts) // max(1, self.micro_batch // widest))
         if self._device_draws is not None:
-            return len(list(self._chunks(cohorts)))
+            return -(-sum(map(len, cohorts)) // self._draws_of_a_pass(cohorts))
         return sum(
             len(cohort) if self._experiments[e].releases_sums else self._row_count(e, len(cohort))
             for e, cohort in enumerate(cohorts)

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number, whole_number
+from dpcohort.aggregation import Cohort
 from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.lattice import KEY_BYTES, Bytes
 from dpcohort.errors import InputError
@@ -49,7 +50,7 @@ from dpcohort.errors import InputError
 Purpose = Literal["batch", "noise", "merged noise"]
 WordArray = NDArray[np.uint64]
 
-_EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time
+_EMPTY_BUFFER = (0, 0, 0, 0)  # Philox makes four words at a time
 _MT_STATE_WORDS = 624  # a Mersenne twister keeps 624 words of 32 bits
 _MT_STATE_START = 3  # torch writes its state as 64-bit words: seed, left and seeded, next, state
 
@@ -102,17 +103,19 @@ class Streams:
         """
         if self._seed is None:
             return np.frombuffer(self.source(8 * count), dtype=np.uint64)
-        counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
         philox = self._philox
         philox.state = {
             "bit_generator": "Philox",
-            "state": {"counter": counter, "key": self._key(purpose)},
+            "state": {
+                "counter": (0, (draw << 32) | step, client, round), "key": self._key(purpose),
+            },
             "buffer": _EMPTY_BUFFER,
-            "buffer_pos": _EMPTY_BUFFER.size,
+            "buffer_pos": len(_EMPTY_BUFFER),
             "has_uint32": 0,
             "uinteger": 0,
-        }
-        return np.asarray(philox.random_raw(count), dtype=np.uint64)
+        }  # fmt: skip
+        words: WordArray = philox.random_raw(count)
+        return words
 
     def noise_key(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> bytes:
         """A key for the private noise of one release: used once, never given again.
@@ -214,26 +217,28 @@ class Streams:
 
 
 def first_words(
-    streams: Sequence[Streams], purpose: Purpose, names: Sequence[IntArray]
+    streams: Sequence[Streams], purpose: Purpose, cohorts: Sequence[Cohort], step: int
 ) -> WordArray:
-    """The first two words of many seeded streams at once, [n, 2]; as ``Streams.words`` gives them.
+    """The first two words of every draw's stream, [draws, 2], as ``Streams.words`` gives them.
 
     Args:
-        streams: of each training.
+        streams: of each training, seeded.
         purpose: of the streams.
-        names: of each training, [draws, 4]: round, client, draw and step.
-
-    Example:
-        >>> streams = Streams.seeded(7)
-        >>> alone = streams.words("noise", 2, round=5, client=3, draw=1, step=0)
-        >>> bool((first_words([streams], "noise", [np.array([[5, 3, 1, 0]])]) == alone).all())
-        True
+        cohorts: of each training.
+        step: local step t^l.
     """
     keys = np.stack([one._key(purpose) for one in streams])
-    keys = keys.repeat([len(own) for own in names], axis=0)
-    round, client, draw, step = np.concatenate(names).astype(np.uint64).T
+    keys = keys.repeat([len(cohort) for cohort in cohorts], axis=0)
+    rounds = np.repeat([cohort.round for cohort in cohorts], [len(cohort) for cohort in cohorts])
+    clients, draws = (
+        np.concatenate([getattr(cohort, part) for cohort in cohorts]).astype(np.uint64)
+        for part in ("clients", "draws")
+    )
     # A counter is advanced before its words are made.
-    counter = [np.ones_like(round), (draw << np.uint64(32)) | step, client, round]
+    counter = [
+        np.ones_like(clients), (draws << np.uint64(32)) | np.uint64(step), clients,
+        rounds.astype(np.uint64),
+    ]  # fmt: skip
     return np.stack(_philox_rounds(counter, keys.T)[:2], axis=1)
 
 
@@ -423,8 +428,11 @@ def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntA
         >>> positions.tolist(), mask.tolist()
         ([[4, 7], [0, 0]], [[True, True], [False, False]])
     """
-    longest = max((batch.size for batch in batches), default=0)
+    sizes = [batch.size for batch in batches]
+    longest = max(sizes, default=0)
     width = -(-longest // multiple) * multiple
+    if sizes and min(sizes) == width:
+        return np.stack(batches), np.ones((len(batches), width), dtype=np.bool_)
     positions = np.zeros((len(batches), width), dtype=np.int64)
     mask = np.zeros((len(batches), width), dtype=np.bool_)
     for row, batch in enumerate(batches):

@@ -11,7 +11,8 @@ from torch import nn
 from dpcohort.aggregation import Mean
 from dpcohort.engine import Experiment, Streams
 from dpcohort.engine.batched import PARTIAL_SUMS, BatchedEngine, Draw
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine.experiment import cohort_of, cohort_rows
+from dpcohort.engine.randomness import first_words
 from dpcohort.errors import InputError
 
 
@@ -110,3 +111,28 @@ def test_with_merged_noise_only_the_last_step_has_none_of_its_own(
     assert merged.step_size(0, 2) == 0.1
     with pytest.raises(InputError, match="for simulation"):
         Experiment(**parts, streams=Streams.from_entropy(), merged_noise=True)
+
+
+def test_words_and_batches_of_a_cohort_are_those_of_its_draws(
+    make_plan: Any, make_records: Any
+) -> None:
+    sizes = [9, 14, 11]
+    plan = make_plan(sizes, [[2, 0, 2], [1, 1, 0]], sampler="fixed", batch_size=5)
+    records = make_records(torch.randn(sum(sizes), 2), sizes)
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in (3, 4)
+    ]
+    cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]
+    streams = [experiment.streams for experiment in experiments]
+    words = first_words(streams, "noise", cohorts, 6)
+    draws = [
+        Draw(experiment, e, cohorts[e], i) for e, experiment in enumerate(experiments)
+        for i in range(3)
+    ]  # fmt: skip
+    alone = [d.experiment.streams.words("noise", 2, **d.name, step=6) for d in draws]
+    assert np.array_equal(words, np.stack(alone))
+    together = [
+        rows for e, experiment in enumerate(experiments)
+        for rows in cohort_rows(experiment, cohorts[e], 6)
+    ]  # fmt: skip
+    assert all(np.array_equal(a, d.rows(6)) for a, d in zip(together, draws, strict=True))

@@ -52,6 +52,7 @@ class BankedConvolution(BankedLayer):
         self._kernel = _pair(convolution.kernel_size)
         stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
+        self._around = (self._geometry[2], self._geometry[2])
         self._has_few_channels = convolution.in_channels <= _FEW_CHANNELS
 
     @classmethod
@@ -82,7 +83,7 @@ class BankedConvolution(BankedLayer):
         if self._has_kernels(inputs, weight):
             size = output_size(inputs, self._geometry)
             out = inputs.new_empty(len(inputs), *size, weight.shape[1])
-            self.kept["padded"] = self._padded(inputs)
+            self.kept["padded"] = kernels.padded(inputs.permute(0, 2, 3, 1), *self._around)
             kernels.convolve(out, self.kept["padded"], weight, bias, self._geometry)
             return out.permute(0, 3, 1, 2)
         if self._has_lines(inputs):
@@ -109,14 +110,6 @@ class BankedConvolution(BankedLayer):
 
     def _has_lines(self, inputs: Tensor) -> bool:
         return self._has_few_channels and not inputs.is_cuda
-
-    def _padded(self, inputs: Tensor) -> Tensor:
-        """Images [rows, height, width, channels] with zeros around them."""
-        down, across = self._geometry[2]
-        image = inputs.permute(0, 2, 3, 1)
-        if down or across:
-            image = F.pad(image, (0, 0, across, across, down, down))
-        return image.contiguous()
 
     def _has_kernels(self, inputs: Tensor, weight: Tensor) -> bool:
         """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill."""
@@ -162,9 +155,11 @@ class BankedConvolution(BankedLayer):
             self.kept["formed"] = g.new_empty(rows, outputs, fan_in)
             if "bias" in self.places:
                 self.kept["bias"] = g.new_empty(rows, outputs)
-            padded = self.kept["padded"] if "padded" in self.kept else self._padded(inputs)
+            image = self.kept.get("padded")
+            if image is None:
+                image = kernels.padded(inputs.permute(0, 2, 3, 1), *self._around)
             return kernels.form_gradients(
-                self.kept["formed"], self.kept.get("bias"), padded,
+                self.kept["formed"], self.kept.get("bias"), image,
                 gradient.permute(0, 2, 3, 1).contiguous(), self._geometry,
             )  # fmt: skip
         else:

@@ -23,7 +23,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.counter_noise import AVAILABLE as AVAILABLE
 
@@ -35,6 +34,28 @@ Pair = tuple[int, int]
 #: Of a convolution: height and width of its kernel, from patch to patch, of the zeros on each side,
 #: and from entry to entry of a patch.
 Geometry = tuple[Pair, Pair, Pair, Pair]
+
+
+def padded(image: Tensor, before: Pair, after: Pair) -> Tensor:
+    """Images [rows, height, width, channels] with zeros around them, contiguous.
+
+    Args:
+        image: what they are.
+        before: zeros above and to the left.
+        after: zeros below and to the right.
+    """
+    image = image.contiguous()
+    if not any((*before, *after)):
+        return image
+    rows, height, width, channels = image.shape
+    down, across = (image.shape[1 + i] + before[i] + after[i] for i in (0, 1))
+    out = image.new_empty(rows, down, across, channels)
+    pixels, block, wide = _pixels(out)
+    _pad[(-(-pixels // block),)](
+        out, image, pixels, HEIGHT=height, WIDTH=width, CHANNELS=channels,
+        DOWN=down, ACROSS=across, PH=before[0], PW=before[1], BLOCK=block, WIDE=wide,
+    )  # fmt: skip
+    return out
 
 
 def convolve(
@@ -77,7 +98,7 @@ def convolve_gradient(out: Tensor, gradient: Tensor, weight: Tensor, geometry: G
     taps = [-(-kernel[i] // stride[i]) for i in (0, 1)]
     # With zeros around it, every block finds as many positions.
     after = [max(0, blocks[i] - gradient.shape[1 + i]) for i in (0, 1)]
-    around = F.pad(gradient, (0, 0, taps[1] - 1, after[1], taps[0] - 1, after[0])).contiguous()
+    around = padded(gradient, (taps[0] - 1, taps[1] - 1), (after[0], after[1]))
     rows = out.shape[0] // groups
     per_group, columns = rows * blocks[0] * blocks[1], stride[0] * stride[1] * channels
     wide = _tile(columns, 128)
@@ -104,8 +125,10 @@ def form_gradients(
         geometry: of the convolution.
     """
     rows, outputs, fan_in = formed.shape
-    high = _tile(outputs, 64)
-    wide = _tile(fan_in, 256 if high <= 32 and gradient[0, :, :, 0].numel() <= 64 else 128)
+    high = _tile(outputs, 128)
+    wide = _tile(fan_in, 64 if high == 128 else 128)
+    if high <= 32 and gradient[0, :, :, 0].numel() <= 64:
+        wide = _tile(fan_in, 256)
     tiles = (-(-fan_in // wide), -(-outputs // high))
     norms = formed.new_empty(rows, tiles[1] * tiles[0])
     _form_gradients[(rows, *tiles)](
@@ -196,6 +219,31 @@ def _pixels(out: Tensor) -> tuple[int, int, int]:
 if AVAILABLE:
     import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _pad(  # type: ignore[no-untyped-def]
+        out, image, size,
+        HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,  # noqa: N803
+        DOWN: tl.constexpr, ACROSS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
+    ):  # fmt: skip
+        pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        row = pixel // (DOWN * ACROSS)
+        rest = (pixel % (DOWN * ACROSS)).to(tl.int32)
+        y = rest // ACROSS - PH
+        x = rest % ACROSS - PW
+        inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (pixel < size)
+        channel = tl.arange(0, WIDE)[None, :]
+        source = ((row * HEIGHT + y) * WIDTH + x) * CHANNELS
+        value = tl.load(
+            image + source[:, None] + channel,
+            mask=inside[:, None] & (channel < CHANNELS),
+            other=0.0,
+        )
+        tl.store(
+            out + (pixel * CHANNELS)[:, None] + channel, value,
+            mask=(pixel < size)[:, None] & (channel < CHANNELS),
+        )  # fmt: skip
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _entries(  # type: ignore[no-untyped-def]
