@@ -110,7 +110,7 @@ def pack(
     *,
     scale: Sequence[float] | FloatArray,
     spread: Sequence[float] | FloatArray,
-    clip: Sequence[float],
+    clip: Sequence[float] | FloatArray,
     multiple: int,
     pinned: bool,
     row_scale: Sequence[FloatArray] | None = None,

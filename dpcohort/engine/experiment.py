@@ -374,7 +374,7 @@ class ClientRecords:
 
     def rows(self, client: int | IntArray, positions: IntArray) -> IntArray:
         """Rows of the store at the given positions among a client's records."""
-        rows = self.indices[self.offsets[client] + positions]
+        rows: IntArray = self.indices[self.offsets[client] + positions]
         let_go(self.indices)
         return rows
 

@@ -50,7 +50,7 @@ from dpcohort.errors import InputError
 Purpose = Literal["batch", "noise", "merged noise"]
 WordArray = NDArray[np.uint64]
 
-_EMPTY_BUFFER = (0, 0, 0, 0)  # Philox makes four words at a time
+_EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time
 _MT_STATE_WORDS = 624  # a Mersenne twister keeps 624 words of 32 bits
 _MT_STATE_START = 3  # torch writes its state as 64-bit words: seed, left and seeded, next, state
 
@@ -103,17 +103,16 @@ class Streams:
         """
         if self._seed is None:
             return np.frombuffer(self.source(8 * count), dtype=np.uint64)
+        counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
         philox = self._philox
         philox.state = {
             "bit_generator": "Philox",
-            "state": {
-                "counter": (0, (draw << 32) | step, client, round), "key": self._key(purpose),
-            },
+            "state": {"counter": counter, "key": self._key(purpose)},
             "buffer": _EMPTY_BUFFER,
-            "buffer_pos": len(_EMPTY_BUFFER),
+            "buffer_pos": _EMPTY_BUFFER.size,
             "has_uint32": 0,
             "uinteger": 0,
-        }  # fmt: skip
+        }
         words: WordArray = philox.random_raw(count)
         return words
 

@@ -122,8 +122,9 @@ class BankedConvolution(BankedLayer):
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if self._has_kernels(self.kept["inputs"], weight):
             out = torch.empty_like(self.kept["inputs"])
-            places = (each.permute(0, 2, 3, 1) for each in (out, gradient))
-            kernels.convolve_gradient(*places, weight, self._geometry)
+            kernels.convolve_gradient(
+                out.permute(0, 2, 3, 1), gradient.permute(0, 2, 3, 1), weight, self._geometry
+            )
             return out
         groups = zip(
             gradient.chunk(len(weight)), self.kept["inputs"].chunk(len(weight)), weight, strict=True

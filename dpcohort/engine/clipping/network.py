@@ -659,9 +659,11 @@ def exchange_pooling(model: nn.Module) -> None:
         for name, layer in part.named_children():
             if isinstance(layer, nn.MaxPool2d) and MaxPool.supports(layer):
                 setattr(part, name, MaxPool(layer.kernel_size, layer.stride, layer.padding))
-        for i in range(len(part) - 1 if type(part) is nn.Sequential else 0):
-            if isinstance(part[i], MaxPool) and type(part[i + 1]) is nn.ReLU:
-                part[i].relu, part[i + 1] = True, nn.Identity()
+        if type(part) is not nn.Sequential:
+            continue
+        for i, (pool, relu) in enumerate(itertools.pairwise(list(part))):
+            if isinstance(pool, MaxPool) and type(relu) is nn.ReLU:
+                pool.relu, part[i + 1] = True, nn.Identity()
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

@@ -23,8 +23,8 @@ C. Those products are therefore never TF32, whatever torch was told (``full_prec
 The products that make a and g themselves are another matter: however they are rounded, a record's
 a and g depend on that record and the weights alone, and what is clipped is the gradient they give.
 So is a gradient that is formed for each record, where the norm is that of the very numbers that are
-added. Convolutions forward and backward, and on a GPU their formed gradients, therefore keep torch's
-own setting (``torch.backends.cudnn.allow_tf32``, true unless somebody changes it).
+added. Convolutions forward and backward, and on a GPU the gradients they form, therefore keep
+torch's own setting (``torch.backends.cudnn.allow_tf32``, true unless somebody changes it).
 """
 
 from __future__ import annotations
