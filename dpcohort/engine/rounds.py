@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import number, whole_number
-from dpcohort.aggregation import AggregationRule, Cohort
+from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
 from dpcohort.errors import InputError
@@ -338,20 +338,30 @@ class Optimiser:
         return self.local_step.at(time, training.rounds * training.local_steps)
 
     @torch.no_grad()
-    def apply(self, state: EngineState, update: Tensor) -> None:
-        """Move the state's model by one round's combined update, and count the round."""
+    def apply(self, states: Sequence[EngineState], updates: Sequence[Tensor]) -> None:
+        """Move each state's model by one round's combined update, and count the round."""
+        parameters, by = [state.parameters for state in states], list(updates)
         if self.server_momentum > 0:
-            if state.momentum is None:
-                state.momentum = torch.zeros_like(state.parameters)
-            state.momentum.mul_(self.server_momentum).add_(update)
-            update = state.momentum
-        state.parameters.sub_(update, alpha=self.server_learning_rate)
+            momenta = [
+                torch.zeros_like(state.parameters) if state.momentum is None else state.momentum
+                for state in states
+            ]
+            torch._foreach_mul_(momenta, self.server_momentum)
+            torch._foreach_add_(momenta, by)
+            by = momenta
+            for state, momentum in zip(states, momenta, strict=True):
+                state.momentum = momentum
+        torch._foreach_sub_(parameters, by, alpha=self.server_learning_rate)
         if self.average_decay is not None:
-            if state.average is None:
-                state.average = state.parameters.clone()
-            else:
-                state.average.lerp_(state.parameters, 1 - self.average_decay)
-        state.next_round += 1
+            averages = [
+                state.parameters.clone() if state.average is None else state.average
+                for state in states
+            ]
+            torch._foreach_lerp_(averages, parameters, 1 - self.average_decay)
+            for state, average in zip(states, averages, strict=True):
+                state.average = average
+        for state in states:
+            state.next_round += 1
 
 
 @dataclass(frozen=True)
@@ -403,16 +413,33 @@ class Trainer(Protocol):
 ServerStep = tuple[AggregationRule, Optimiser]
 
 
-def _take_step(server: ServerStep, state: EngineState, arrived: Arrived | None) -> None:
-    """Move the model by what came; too little leaves it as it was."""
-    if arrived is None:
-        state.next_round += 1
-        return
-    aggregation, optimiser = server
-    combined, state.memory = combine_round(
-        aggregation, arrived.updates, arrived.cohort, state.memory
-    )
-    optimiser.apply(state, combined)
+def _take_steps(
+    steps: Sequence[ServerStep], states: Sequence[EngineState], arrived: Sequence[Arrived | None]
+) -> None:
+    """Move each model by what came for it; too little leaves it as it was."""
+    means = _plain_means([rule for rule, _ in steps], arrived)
+    moved: dict[Optimiser, list[tuple[EngineState, Tensor]]] = {}
+    for i, ((rule, optimiser), state, came) in enumerate(zip(steps, states, arrived, strict=True)):
+        if came is None:
+            state.next_round += 1
+        elif means is not None:
+            moved.setdefault(optimiser, []).append((state, means[i]))
+        else:
+            combined, state.memory = combine_round(rule, came.updates, came.cohort, state.memory)
+            moved.setdefault(optimiser, []).append((state, combined))
+    for optimiser, pairs in moved.items():
+        optimiser.apply(*zip(*pairs, strict=True))
+
+
+def _plain_means(
+    rules: Sequence[AggregationRule], arrived: Sequence[Arrived | None]
+) -> Sequence[Tensor] | None:
+    """Plain means of all trainings in one launch, on an accelerator; None where they are not."""
+    there = [came.updates for came in arrived if came is not None]
+    alike = len(there) == len(arrived) > 1 and len({updates.shape for updates in there}) == 1
+    if not alike or there[0].device.type == "cpu" or any(type(rule) is not Mean for rule in rules):
+        return None
+    return torch.stack(there).mean(1).unbind()
 
 
 def train_rounds(
@@ -448,8 +475,7 @@ def train_rounds(
         saw(arrived)
         # Threads would gain a millisecond or two, and wait for each other on a busy machine.
         with one_thread_each():
-            for step, state, came in zip(steps, states, arrived, strict=True):
-                _take_step(step, state, came)
+            _take_steps(steps, states, arrived)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
         seconds = time.perf_counter() - started

@@ -22,7 +22,7 @@ from dpcohort.errors import InputError
 def after(optimiser: Optimiser, *updates: float) -> EngineState:
     state = EngineState(torch.zeros(1))
     for update in updates:
-        optimiser.apply(state, torch.tensor([update]))
+        optimiser.apply([state], [torch.tensor([update])])
     return state
 
 
