@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import resource
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -336,11 +337,19 @@ def show_special_ways(arguments: argparse.Namespace) -> None:
 
 
 def show_scaling(arguments: argparse.Namespace) -> None:
-    """The engine with 1, 2, 4, ... workers, in turns; the result must be the same to the bit."""
+    """The engine with 1, 2, 4, ... workers, in turns; the result must be the same to the bit.
+
+    A task is a client step, or a part of one. "alone" is the share of a round's time in which no
+    worker has a task; with one worker it is the host's part. "busy" is how many workers have one at
+    a time, on average. Where a task takes longer with more workers, they are in each other's way:
+    in memory, in Python's lock, or as two threads of one core.
+    """
     most = arguments.threads or os.cpu_count() or 1
-    counts = sorted({2, most} | {2**i for i in range(most.bit_length())})
+    counts = sorted({2, *(arguments.workers or (most, *(2**i for i in range(most.bit_length()))))})
+    print(f"{os.cpu_count()} threads on {physical_cores()} cores")
     print(
         f"{'network':12} {'noise':8} {'workers':>7} {'ms a step':>10} {'against 2':>10} "
+        f"{'alone':>6} {'busy':>5} {'task ms':>8} {'longest':>8} "
         f"{'processor ms':>13} {'system ms':>10} {'switches':>9} {'page faults':>12}"
     )
     for network in arguments.networks:
@@ -354,24 +363,63 @@ def show_scaling(arguments: argparse.Namespace) -> None:
             seen: dict[int, list[list[float]]] = {workers: [] for workers in counts}
             for repeat in range(WARM_UP + arguments.turns):
                 for workers, turn in turns.items():
-                    before = usage()
-                    steps = turn()
-                    if repeat >= WARM_UP:
+                    with watched_tasks() as tasks:
+                        before = usage()
+                        steps = turn()
                         after = usage()
-                        seen[workers].append(
-                            [(b - a) / steps for a, b in zip(before, after, strict=True)]
-                        )
+                    if repeat >= WARM_UP:
+                        used = [(b - a) / steps for a, b in zip(before, after, strict=True)]
+                        seen[workers].append([*used, *shares(tasks, after[0] - before[0])])
             medians = {
                 workers: [statistics.median(column) for column in zip(*rows, strict=True)]
                 for workers, rows in seen.items()
             }
-            for workers, (wall, user, system, switches, faults) in medians.items():
+            for workers, found in medians.items():
+                wall, user, system, switches, faults, alone, busy, task, longest = found
                 print(
                     f"{network:12} {'merged' if merged else 'default':8} {workers:7} {wall:10.3f} "
-                    f"{medians[2][0] / wall:9.2f}x {user:13.3f} {system:10.3f} {switches:9.1f} "
-                    f"{faults:12.1f}",
+                    f"{medians[2][0] / wall:9.2f}x {alone:6.1%} {busy:5.1f} {task:8.2f} "
+                    f"{longest:8.2f} {user:13.3f} {system:10.3f} {switches:9.1f} {faults:12.1f}",
                     flush=True,
                 )
+
+
+@contextmanager
+def watched_tasks() -> Iterator[list[tuple[float, float]]]:
+    """When each task of the engine begins and ends meanwhile, in milliseconds."""
+    from dpcohort.engine import BatchedEngine
+
+    times: list[tuple[float, float]] = []
+
+    def watched(name: str) -> Any:
+        task = getattr(BatchedEngine, name)
+
+        def run(*given: Any) -> None:
+            started = time.perf_counter()
+            task(*given)
+            times.append((1e3 * started, 1e3 * time.perf_counter()))
+
+        return mock.patch.object(BatchedEngine, name, run)
+
+    with watched("_run"), watched("_run_into_sum"):
+        yield times
+
+
+def shares(tasks: list[tuple[float, float]], wall: float) -> tuple[float, float, float, float]:
+    """Share of a time without a task, tasks at a time, and the mean and the longest of them."""
+    covered, until = 0.0, -math.inf
+    for begun, ended in sorted(tasks):
+        covered += max(0.0, ended - max(begun, until))
+        until = max(until, ended)
+    lengths = [ended - begun for begun, ended in tasks]
+    busy = sum(lengths) / wall
+    return 1 - covered / wall, busy, statistics.mean(lengths), max(lengths)
+
+
+def physical_cores() -> int | str:
+    """How many cores there are, where a core may have several threads; ? if nobody says."""
+    places = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list")
+    return len({place.read_text() for place in places}) or "?"
 
 
 def usage() -> tuple[float, ...]:
@@ -414,6 +462,9 @@ def main() -> None:
         help=f"measure what these are worth alone: {', '.join(SPECIAL_WAYS)}, or all",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", help="with --scaling: how many, beside two"
+    )
     parser.add_argument(
         "--scaling", action="store_true", help="the engine on 1, 2, 4, ... cores, in one run"
     )

@@ -35,7 +35,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
@@ -64,6 +64,7 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
+_LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _DRAWING_THREADS = 4
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
@@ -114,6 +115,8 @@ class BatchedEngine(Engine):
         self._whole_passes: dict[int, tuple[list[bytes], PreparedPass]] = {}
         self._local = threading.local()
         self._adding = threading.Lock()
+        self._noise_ahead: dict[tuple[int, int], Future[Tensor]] = {}
+        self._ahead_memory: dict[tuple[int, int], Tensor] = {}
         # Threads start when they are first needed, and end with the engine. Beside an accelerator
         # they draw batches.
         self._pool = ThreadPoolExecutor(
@@ -328,13 +331,38 @@ class BatchedEngine(Engine):
                 for task in tasks:
                     run(task)
             else:
-                list(self._pool.map(run, tasks))
+                done = self._pool.map(run, tasks)
+                with self._noise_made_ahead(cohorts):
+                    list(done)
             self.ranks.collect(self._all_updates, self.ranks.share(len(self._all_updates)))
             for e, total in pooled.items():
                 self.ranks.add(total)
                 if self.ranks.leads:  # noise once, on the integers of all ranks
                     one = self._experiments[e]
                     updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
+
+    @contextmanager
+    def _noise_made_ahead(self, cohorts: Sequence[Cohort]) -> Iterator[None]:
+        """Let workers that find no pass to do make the noise of those that others are doing."""
+        if not self._is_private and self._dimension >= _LONG_NOISE:
+            own = self._own_rows(cohorts)
+            for e, cohort in enumerate(cohorts):
+                count = self._row_count(e, len(cohort))
+                for draw in self._draws(e, cohort):
+                    if draw.position % count in own[e] and draw.spread(0) > 0:
+                        noise = self._pool.submit(self._make_noise_ahead, draw)
+                        self._noise_ahead[e, draw.position] = noise
+        try:
+            yield
+        finally:  # nobody may write to that memory any more; a pass may have been first
+            wait(noise for noise in self._noise_ahead.values() if not noise.cancel())
+            self._noise_ahead.clear()
+
+    def _make_noise_ahead(self, draw: Draw) -> Tensor:
+        at = (draw.number, draw.position)
+        if at not in self._ahead_memory:
+            self._ahead_memory[at] = self._all_updates.new_empty(self._dimension)
+        return standard_noise_(self._ahead_memory[at], draw.experiment.streams, **draw.name, step=0)
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]
@@ -535,6 +563,11 @@ class BatchedEngine(Engine):
         """From the clipped sums to the step alpha (sum / B + sigma noise), in place."""
         scale = [draw.scale(step) for draw in draws]
         spread = [draw.spread(step) for draw in draws]
+        if len(draws) == 1 and step == 0:
+            ahead = self._noise_ahead.pop((draws[0].number, draws[0].position), None)
+            if ahead is not None and not ahead.cancel():  # somebody has begun it
+                total.mul_(scale[0]).add_(ahead.result(), alpha=spread[0])
+                return
         noise = self._noise_memory(total)
         for row, draw in enumerate(draws):
             if spread[row] > 0:

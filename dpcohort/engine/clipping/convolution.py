@@ -13,7 +13,7 @@ models in one launch. Layers of many channels are left to cuDNN there, forward a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -96,13 +96,15 @@ class BankedConvolution(BankedLayer):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compute_by_lines(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        lines, (height, width) = patches(
-            inputs, self._geometry, by_line=True, ones=bias is not None
-        )
         groups, outputs = weight.shape[:2]
         matrix = weight.reshape(groups, outputs, -1)
         if bias is not None:
             matrix = torch.cat([matrix, bias[:, :, None]], dim=2)
+        if groups == 1:
+            return self._multiply_lines(inputs, matrix)
+        lines, (height, width) = patches(
+            inputs, self._geometry, by_line=True, ones=bias is not None
+        )
         self.kept["lines"] = lines
         by_group = self.by_group(lines).transpose(2, 3)
         product = torch.matmul(by_group, matrix.transpose(1, 2)[:, None])
@@ -115,6 +117,19 @@ class BankedConvolution(BankedLayer):
         """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill."""
         small = len(weight) > 1 or weight[0, :, :, 0, 0].numel() <= _FEW_PAIRS
         return _reads_patches(inputs) and small and self._geometry[3] == (1, 1)
+
+    def _multiply_lines(self, inputs: Tensor, matrix: Tensor) -> Tensor:
+        """The same for one group, a few images at a time: their lines are in the cache yet."""
+        rows, (height, width) = len(inputs), output_size(inputs, self._geometry)
+        _, outputs, fan_in = matrix.shape
+        lines = inputs.new_empty(rows, fan_in, height * width)
+        product = inputs.new_empty(rows, height * width, outputs)
+        by_row = matrix.transpose(1, 2).expand(rows, -1, -1)
+        for part in parts_in_cache(lines):
+            write_lines(lines[part], inputs[part], self._geometry)
+            torch.bmm(lines[part].transpose(1, 2), by_row[part], out=product[part])
+        self.kept["lines"] = lines
+        return product.view(rows, height, width, outputs).permute(0, 3, 1, 2)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The transposed convolution, group by group."""
@@ -175,10 +190,7 @@ class BankedConvolution(BankedLayer):
         rows, positions, outputs = gradient.shape
         transposed = gradient.transpose(1, 2)
         formed = gradient.new_empty(rows, outputs, fan_in)
-        budget = _COLUMN_BYTES.get(gradient.device.type, 1 << 30)
-        step = max(1, budget // (positions * fan_in * gradient.element_size()))
-        for start in range(0, rows, step):
-            part = slice(start, start + step)
+        for part in parts_in_cache(gradient, positions * fan_in):
             columns, _ = patches(inputs[part], self._geometry)
             torch.bmm(transposed[part], columns, out=formed[part])
         return formed
@@ -262,23 +274,68 @@ def patches(
     size, (rows, channels) = output_size(inputs, geometry), inputs.shape[:2]
     positions, fan_in = size[0] * size[1], channels * kernel[0] * kernel[1]
     shape = (rows, fan_in + ones, positions) if by_line else (rows, positions, fan_in)
+    if by_line:
+        lines = inputs.new_empty(shape)
+        write_lines(lines, inputs, geometry)
+        return lines, size
     if padding != (0, 0):
         inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
-    memory = torch.contiguous_format if by_line else torch.channels_last
-    image = inputs.contiguous(memory_format=memory)
+    image = inputs.contiguous(memory_format=torch.channels_last)
     per_row, per_channel, per_line, per_pixel = image.stride()
     place = (stride[0] * per_line, stride[1] * per_pixel)
     entry = (dilation[0] * per_line, dilation[1] * per_pixel)
-    if not by_line:
-        strides = (per_row, *place, *entry, per_channel)
-        return image.as_strided((rows, *size, *kernel, channels), strides).reshape(shape), size
-    strides = (per_row, per_channel, *entry, *place)
-    view = image.as_strided((rows, channels, *kernel, *size), strides)
-    lines = inputs.new_empty(shape)
+    strides = (per_row, *place, *entry, per_channel)
+    return image.as_strided((rows, *size, *kernel, channels), strides).reshape(shape), size
+
+
+def write_lines(lines: Tensor, inputs: Tensor, geometry: Geometry) -> None:
+    """Write patches as lines [rows, channels x height x width, positions]; one more gets ones.
+
+    Example:
+        >>> lines, image = torch.empty(1, 2, 3), torch.arange(6.0).view(1, 1, 1, 6)
+        >>> write_lines(lines, image, ((1, 2), (1, 2), (0, 0), (1, 1)))
+        >>> lines.tolist()
+        [[[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]]
+    """
+    kernel, (down, across), padding, (apart_down, apart_across) = geometry
+    size, (rows, channels) = output_size(inputs, geometry), inputs.shape[:2]
+    fan_in = channels * kernel[0] * kernel[1]
+    # Pixels that a stride leaves between others get a place of their own first, where a kernel
+    # meets them in turns: what is copied then are whole lines again.
+    turns = across if apart_across == 1 and kernel[1] % across == 0 else 1
+    more = -(inputs.shape[3] + 2 * padding[1]) % turns
+    if padding != (0, 0) or more > 0:
+        inputs = F.pad(inputs, (padding[1], padding[1] + more, padding[0], padding[0]))
+    image = inputs.contiguous()
+    image = image.view(*image.shape[:3], -1, turns).transpose(3, 4).contiguous()
+    per_row, per_channel, per_line, per_turn, per_pixel = image.stride()
+    entry = (apart_down * per_line, apart_across * per_pixel, per_turn)
+    place = (down * per_line, across // turns * per_pixel)
+    view = image.as_strided(
+        (rows, channels, kernel[0], kernel[1] // turns, turns, *size),
+        (per_row, per_channel, *entry, *place),
+    )
     lines[:, :fan_in].view(view.shape).copy_(view)
-    if ones:
+    if lines.shape[1] > fan_in:
         lines[:, fan_in].fill_(1.0)
-    return lines, size
+
+
+def parts_in_cache(rows: Tensor, numbers: int | None = None) -> Iterator[slice]:
+    """Rows of equally large parts whose columns stay in a CPU's cache.
+
+    Args:
+        rows: [rows, ...].
+        numbers: so many in the columns of a row; None if the rows are the columns.
+
+    Example:
+        >>> list(parts_in_cache(torch.empty(3, 1 << 18)))
+        [slice(0, 2, None), slice(2, 4, None)]
+    """
+    numbers = rows[0].numel() if numbers is None else numbers
+    budget = _COLUMN_BYTES.get(rows.device.type, 1 << 30)
+    most = max(1, budget // max(1, numbers * rows.element_size()))
+    step = -(-len(rows) // -(-len(rows) // most))
+    return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
 def _reads_patches(inputs: Tensor) -> bool:
