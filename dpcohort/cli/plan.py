@@ -137,9 +137,9 @@ def explain(
             console.print(found.text())
         return
     if source is not None and is_run_place(source):
-        from dpcohort.runs.folder import RunFolder
+        from dpcohort.runs.folder import PLAN, find_run
 
-        source = RunFolder.find(source).plan
+        source = find_run(source) / PLAN
     from dpcohort.explain import explain_adaptive_client, explain_client
     from dpcohort.runs.configured import configured_plan
     from dpcohort.selection.rules import rule_from_settings
@@ -296,9 +296,9 @@ def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] |
     from dpcohort.explain import Scenario
 
     if source is not None and is_run_place(source):
-        from dpcohort.runs.folder import RunFolder
+        from dpcohort.runs.folder import PLAN, find_run
 
-        source = RunFolder.find(source).plan
+        source = find_run(source) / PLAN
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, changes)
         _refuse_adaptive(config)

@@ -17,12 +17,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -55,9 +54,8 @@ class EngineState:
         memory: what the aggregation remembers [rows, D], None if it remembers nothing.
 
     Example:
-        >>> state = EngineState(torch.zeros(2), next_round=3)
-        >>> EngineState.from_arrays(state.to_arrays()).next_round
-        3
+        >>> EngineState(torch.zeros(2)).next_round
+        0
     """
 
     parameters: Tensor
@@ -65,47 +63,6 @@ class EngineState:
     momentum: Tensor | None = None
     average: Tensor | None = None
     memory: Tensor | None = None
-
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Named arrays for a file without code in it (safetensors, npz)."""
-        return {
-            name: value.detach().cpu().numpy().copy()
-            if isinstance(value, Tensor)
-            else np.asarray(value, dtype=np.int64)
-            for name, value in vars(self).items()
-            if value is not None
-        }
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray[Any, Any]], *, device: torch.device | str = "cpu"
-    ) -> EngineState:
-        """The state that ``to_arrays`` wrote.
-
-        Raises:
-            InputError: something is missing or does not fit together.
-        """
-        missing = [name for name in ("parameters", "next_round") if name not in arrays]
-        if missing:
-            raise InputError("state", given=sorted(arrays), allowed=f"arrays with {missing[0]!r}")
-        held = {
-            name: torch.tensor(np.asarray(arrays[name]), device=device)
-            for name in ("parameters", "momentum", "average", "memory")
-            if name in arrays
-        }
-        memory, length = held.pop("memory", None), held["parameters"].numel()
-        if any(v.shape != held["parameters"].shape or v.dim() != 1 for v in held.values()):
-            shapes = {name: tuple(v.shape) for name, v in held.items()}
-            raise InputError("state", given=shapes, allowed="vectors of one length")
-        if memory is not None and (memory.dim() != 2 or memory.shape[1] != length):
-            allowed = f"rows of length {length}"
-            raise InputError("memory of the state", given=tuple(memory.shape), allowed=allowed)
-        next_round = int(np.asarray(arrays["next_round"]).item())
-        return cls(next_round=next_round, memory=memory, **held)
-
-    def clone(self) -> EngineState:
-        """An independent copy."""
-        return copy.deepcopy(self)
 
 
 #: Tests parameters [D] of a model on a test set.
