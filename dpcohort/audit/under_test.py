@@ -42,7 +42,6 @@ from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
-    ConstantStep,
     Experiment,
     Optimiser,
     ReferenceEngine,
@@ -238,7 +237,7 @@ class EngineUnderTest:
             plan=plan,
             records=ClientRecords(gradients, labels, dtype=self.dtype, device=self.device, **whose),
             streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
-            optimiser=Optimiser(local_step=ConstantStep(1.0)),
+            optimiser=Optimiser(local_step=1.0),
             aggregation=Mean(),
             merged_noise=self.merged_noise,
         )

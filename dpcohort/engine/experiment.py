@@ -173,7 +173,7 @@ class Experiment:
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
-        return self.optimiser.step_size(self.plan, round=round, step=step)
+        return self.optimiser.step_size(self.plan.training, round=round, step=step)
 
     def adds_noise_at(self, step: int) -> bool:
         """Whether a draw has noise of its own in this local step."""

@@ -19,8 +19,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,7 @@ from dpcohort.errors import InputError
 from dpcohort.metrics import main_value
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.tasks import Task
-from dpcohort.training import LARGEST_STEP
-
-if TYPE_CHECKING:
-    from dpcohort.engine.experiment import TrainingPlan
+from dpcohort.training import LARGEST_STEP, Training
 
 
 @dataclass
@@ -179,23 +176,15 @@ class StepSize(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ConstantStep:
-    """The same step size throughout.
+def ConstantStep(size: float) -> float:  # noqa: N802
+    """The same step size throughout: the number itself, which `Optimiser` takes as well.
 
     Example:
-        >>> ConstantStep(0.1).at(5, 100)
+        >>> ConstantStep(0.1)
         0.1
     """
-
-    size: float
-
-    def __post_init__(self) -> None:
-        number("step size", self.size, above=0, at_most=LARGEST_STEP)
-
-    def at(self, time: int, total: int) -> float:
-        """The constant."""
-        return self.size
+    checked = number("step size", size, above=0, at_most=LARGEST_STEP)
+    return size if isinstance(size, int) else checked
 
 
 @dataclass(frozen=True)
@@ -266,31 +255,34 @@ class Optimiser:
     """Step sizes of clients and server.
 
     Attributes:
-        local_step: step size of the clients, alpha_{t^g,t^l}.
+        local_step: step size of the clients, alpha_{t^g,t^l}: a number, or a `StepSize`.
         server_learning_rate: factor on the combined update.
         server_momentum: m <- momentum m + update; the model moves by m. 0 is none.
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.
 
     Example:
-        >>> Optimiser(local_step=ConstantStep(0.2)).server_learning_rate
+        >>> Optimiser(local_step=0.2).server_learning_rate
         1.0
     """
 
-    local_step: StepSize = field(default_factory=lambda: ConstantStep(0.1))
+    local_step: float | StepSize = 0.1
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
     average_decay: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.local_step, int | float):
+            ConstantStep(self.local_step)
         number("server_learning_rate", self.server_learning_rate, above=0, at_most=LARGEST_STEP)
         number("server_momentum", self.server_momentum, at_least=0, below=1)
         if self.average_decay is not None:
             number("average_decay", self.average_decay, at_least=0, below=1)
 
-    def step_size(self, plan: TrainingPlan, *, round: int, step: int) -> float:
-        """Step size alpha_{t^g,t^l} of one local step of a round of a plan."""
-        training = plan.training
+    def step_size(self, training: Training, *, round: int, step: int) -> float:
+        """Step size alpha_{t^g,t^l} of one local step of a round."""
+        if isinstance(self.local_step, int | float):
+            return self.local_step
         time = round * training.local_steps + step
         return self.local_step.at(time, training.rounds * training.local_steps)
 

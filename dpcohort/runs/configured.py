@@ -913,9 +913,9 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
 
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
-    from dpcohort.engine import ConstantStep, InverseRootStep, InverseTimeStep, Optimiser, StepSize
+    from dpcohort.engine import InverseRootStep, InverseTimeStep, Optimiser, StepSize
 
-    step: StepSize = ConstantStep(0.1 if section.learning_rate is None else section.learning_rate)
+    step: float | StepSize = 0.1 if section.learning_rate is None else section.learning_rate
     if section.step == "inverse-time" and section.beta is not None:
         step = InverseTimeStep(section.beta, 1.0 if section.gamma is None else section.gamma)
     if section.step == "inverse-root" and section.gradient_bound is not None:

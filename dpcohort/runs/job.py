@@ -25,7 +25,6 @@ from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
 from dpcohort.engine import (
     ClientRecords,
-    ConstantStep,
     Evaluator,
     Experiment,
     Loss,
@@ -505,7 +504,7 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
     """The optimiser with step sizes that go on where the runs before a plan ended."""
     done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
-    if done == 0 or isinstance(optimiser.local_step, ConstantStep):
+    if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
     return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
 
@@ -632,8 +631,11 @@ def _normaliser(data: Dataset, device: str) -> Any:
 def _described(optimiser: Optimiser) -> dict[str, Any]:
     """The optimiser in plain values; a user's own step size by its repr."""
     step: Any = optimiser.local_step
-    known = is_dataclass(step) and not isinstance(step, type)
-    description = asdict(step) if known else {"repr": repr(step)}
-    values = vars(optimiser) | {"local_step": {"kind": type(step).__name__, **description}}
+    if isinstance(step, int | float):
+        said = {"kind": "ConstantStep", "size": step}
+    else:
+        known = is_dataclass(step) and not isinstance(step, type)
+        said = {"kind": type(step).__name__, **(asdict(step) if known else {"repr": repr(step)})}
+    values = vars(optimiser) | {"local_step": said}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

@@ -375,7 +375,7 @@ def test_step_sizes_momentum_and_average_go_on(tmp_path):
     half = stopped(first_plan(), tmp_path / "A", optimiser=optimiser)
     plan = replan(half, people(d=8.0), seed=2)
     job = make_job(plan, "logistic", "digits", device="cpu", after=half, optimiser=optimiser)
-    assert job.optimiser.step_size(plan, round=0, step=0) == 2.0 / (1.0 + 3)
+    assert job.optimiser.step_size(plan.training, round=0, step=0) == 2.0 / (1.0 + 3)
     assert set(job.carried) == {"parameters", "momentum", "average"}
     plain = make_job(plan, "logistic", "digits", device="cpu", after=half)
     assert set(plain.carried) == {"parameters"}
