@@ -23,6 +23,7 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
+from dpcohort.data.dataset import affine_map
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -623,7 +624,7 @@ def _check_sampling(plan: Plan) -> None:
 
 def _normaliser(data: Dataset, device: str) -> Any:
     shape = (-1,) + (1,) * (data.train_inputs.ndim - 2)
-    parts = (torch.as_tensor(part, device=device) for part in data.normalisation.affine)
+    parts = (torch.as_tensor(part, device=device) for part in affine_map(data.normalisation))
     multiplier, offset = (part.view(shape) for part in parts)
     return lambda inputs: inputs * multiplier + offset
 
