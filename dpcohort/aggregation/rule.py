@@ -342,15 +342,11 @@ class EpsilonWeighted:
         """The mean weighted by epsilon."""
         checked_updates(updates, cohort)
         declared = of_cohort("epsilon", self.epsilon, cohort)
-        weights = np.where(np.isnan(declared), self._of_public(), declared)
+        private = self.epsilon[~np.isnan(self.epsilon)]
+        public = self.public_epsilon or float(private.max(initial=0.0)) or 1.0
+        weights = np.where(np.isnan(declared), public, declared)
         weights = weights / weights.max()  # epsilons near the largest double would overflow
         return weighted_sum(updates, weights / weights.sum())
-
-    def _of_public(self) -> float:
-        if self.public_epsilon is not None:
-            return self.public_epsilon
-        private = self.epsilon[~np.isnan(self.epsilon)]
-        return float(private.max()) if private.size else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

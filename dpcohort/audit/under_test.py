@@ -47,7 +47,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.experiment import TrainingPlan, cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plugins import named_function
@@ -226,7 +226,7 @@ class EngineUnderTest:
         return np.asarray(means * claim.schedule.cohorts.shape[1])
 
     def _released(
-        self, plan: TrainingPlan, gradients: FloatArray, whose: dict[str, Any], seed: int
+        self, plan: Any, gradients: FloatArray, whose: dict[str, Any], seed: int
     ) -> FloatArray:
         """What the server is given in each round: [rounds, draws, D], or of means [rounds, 1, D].
 

@@ -246,8 +246,17 @@ def draw_positions(
         return np.arange(size, dtype=np.int64)
     words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
     if sampler == "poisson":
-        return _independent(words, rate)
-    return _without_replacement(words, batch_size)
+        if not 0 <= rate <= 1:
+            raise InputError("rate", given=rate, allowed="a number from 0 to 1")
+        # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
+        uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
+        return np.flatnonzero(uniform < rate).astype(np.int64)
+    if not 1 <= batch_size <= size:
+        allowed = f"a whole number from 1 to the client's size {size}"
+        raise InputError("batch_size", given=batch_size, allowed=allowed)
+    # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
+    chosen = np.argpartition(words, batch_size - 1)[:batch_size]
+    return np.sort(chosen).astype(np.int64)
 
 
 def draw_batch(
@@ -283,26 +292,6 @@ def _subset(records: int, batch_size: int, source: Bytes) -> IntArray:
         keys = np.frombuffer(source(8 * records), dtype="<u8")
         if np.unique(keys).size == records:
             return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
-
-
-def _independent(words: WordArray, rate: float) -> IntArray:
-    if not 0 <= rate <= 1:
-        raise InputError("rate", given=rate, allowed="a number from 0 to 1")
-    # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
-    uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
-    return np.flatnonzero(uniform < rate).astype(np.int64)
-
-
-def _without_replacement(words: WordArray, batch_size: int) -> IntArray:
-    if not 1 <= batch_size <= words.size:
-        raise InputError(
-            "batch_size",
-            given=batch_size,
-            allowed=f"a whole number from 1 to the client's size {words.size}",
-        )
-    # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
-    chosen = np.argpartition(words, batch_size - 1)[:batch_size]
-    return np.sort(chosen).astype(np.int64)
 
 
 def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntArray, BoolArray]:

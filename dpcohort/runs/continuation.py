@@ -125,7 +125,14 @@ def replan(
     _refuse_unwritten_charges(folder)
     old = Plan.load(folder / PLAN)
     before = segments_until(folder, old)
-    training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
+    left = old.training.rounds - before[-1].rounds
+    if rounds is None and left == 0:
+        raise InputError.because(
+            f"{folder} has done all of its {old.training.rounds} rounds. Say how many more: "
+            "--rounds N."
+        )
+    more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
+    training = replace(old.training, rounds=more)
     people = _who_goes_on(clients, before, drop=drop_exhausted)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
@@ -168,18 +175,6 @@ def _refuse_unwritten_charges(folder: Path) -> None:
             "of the budgets before this run, and the version of dpcohort that began it did not "
             "write down whose and how much. Begin a new run with what is left."
         )
-
-
-def _rounds_left(folder: Path, old: Plan, last: Segment, asked: int | None) -> int:
-    if asked is not None:
-        return whole_number("rounds", asked, at_least=1)
-    left = old.training.rounds - last.rounds
-    if left == 0:
-        raise InputError.because(
-            f"{folder} has done all of its {old.training.rounds} rounds. Say how many more: "
-            "--rounds N."
-        )
-    return left
 
 
 def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:

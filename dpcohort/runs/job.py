@@ -331,7 +331,7 @@ class Job(TrainingJob):
     @property
     def may_test(self) -> bool:
         """Whether results on test records may be written: they are public, or all is simulated."""
-        return not self.private or bool(getattr(self.data, "test_public", True))
+        return not self.private or self.data.test_public
 
     def records(self) -> ClientRecords:
         """The clients' records on the device."""

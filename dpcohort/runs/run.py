@@ -149,9 +149,7 @@ class Run:
         ledger = Journal.read(plan, folder / LEDGER)
         # Of an average the file of the model, except in runs of before.
         both = (folder / LAST_MODEL).exists()
-        result: dict[str, Any] = {}
-        with suppress(DpcohortError):  # without a result, or with a broken one, which verify tells
-            result = read_json(folder / RESULT)
+        result = result_in(folder)
         return cls(
             plan=plan,
             settings=read_json(folder / SETTINGS),
@@ -162,7 +160,7 @@ class Run:
             average=_weights(folder / MODEL if both else folder / AVERAGE_MODEL),
             inputs={"inputs": result["inputs"]} if "inputs" in result else {},
             partition=load_partition(folder / PARTITION) if (folder / PARTITION).exists() else None,
-            judged=judged_in(folder / RESULT),
+            judged=judged_in(result),
         )
 
     @property
@@ -453,15 +451,18 @@ def _built(run: Run, settings: dict[str, Any], tokens: bool) -> nn.Module:
         ) from None
 
 
-def judged_in(path: Path) -> dict[str, Any]:
-    """What ``result.json`` says of the model; one of an older version says nothing."""
+def result_in(folder: Path) -> dict[str, Any]:
+    """The ``result.json`` of a run; empty without one, or with a broken one, which verify tells."""
     try:
-        stored = read_json(path)
-    except DpcohortError:  # none yet, or a broken one, which verify tells
+        return read_json(folder / RESULT)
+    except DpcohortError:
         return {}
-    return {
-        k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored
-    }
+
+
+def judged_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``result.json`` says of the model; one of an older version says nothing."""
+    told = ("metrics", "trivial", "check", "withheld", "warnings")
+    return {key: result[key] for key in told if key in result}
 
 
 def _face(module: str) -> Any:

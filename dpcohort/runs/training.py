@@ -12,8 +12,9 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -285,12 +286,6 @@ class Recorder:
             )
         self.close()
 
-    def recount(self) -> None:
-        """Count from the disk: what was interrupted may be there and not in memory yet."""
-        if self.run.path is not None:
-            self.run.ledger.close()
-            self.run.ledger = Journal.read(self.job.plan, self.run.path / LEDGER)
-
     def close(self) -> None:
         """Close the files."""
         self.run.ledger.close()
@@ -389,7 +384,10 @@ def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> N
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
     if "plan" in different:
         words = f"the plan {str(theirs.get('plan'))[:16]}... and this is {job.plan.sha256[:16]}..."
-        words += _first_difference(Plan.load(folder / PLAN), job.plan)
+        then, now = _facts(Plan.load(folder / PLAN)), _facts(job.plan)
+        other = next((name for name in then if then[name] != now[name]), None)
+        if other is not None:
+            words += f" ({other} was {then[other]!r} and is {now[other]!r})"
     raise InputError.because(
         f"{folder} was begun with {words}. Resume with the settings the run was begun with, "
         "or choose another folder."
@@ -402,32 +400,25 @@ def _mended(folder: Path, job: TrainingJob) -> list[str]:
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
     """
     words = []
-    if not _is_whole(lambda: Plan.load(folder / PLAN).sha256 == job.plan.sha256):
-        job.plan.save(folder / PLAN)
-        words.append(f"{folder / PLAN} was damaged and was written again.")
-    if not _is_whole(lambda: load_partition(folder / PARTITION).sha256 == job.partition.sha256):
-        save_partition(job.partition, folder / PARTITION)
-        words.append(f"{folder / PARTITION} was damaged and was written again.")
+    for path, load, save, sha256 in (
+        (folder / PLAN, Plan.load, job.plan.save, job.plan.sha256),
+        (
+            folder / PARTITION,
+            load_partition,
+            partial(save_partition, job.partition),
+            job.partition.sha256,
+        ),
+    ):
+        with suppress(DpcohortError):
+            if load(path).sha256 == sha256:
+                continue
+        save(path)
+        words.append(f"{path} was damaged and was written again.")
     return words
 
 
-def _is_whole(same: Callable[[], bool]) -> bool:
-    try:
-        return same()
-    except DpcohortError:
-        return False
-
-
-def _first_difference(theirs: Plan, ours: Plan) -> str:
-    """What two plans do not have in common, in words; the first such thing is enough."""
-    then, now = _facts(theirs), _facts(ours)
-    for name in then:
-        if then[name] != now[name]:
-            return f" ({name} was {then[name]!r} and is {now[name]!r})"
-    return ""
-
-
 def _facts(plan: Plan) -> dict[str, object]:
+    """What may be told of a plan beside another one."""
     return {
         "the rule": plan.selection.rule,
         "settings of the rule": dict(plan.selection.settings),
@@ -679,21 +670,16 @@ def _told(
     Raises:
         InputError: a loss of the user's failed on a record, or anything did in a private run.
     """
-    while True:
-        try:
-            found = next(rounds)
-        except StopIteration:
-            return
-        except DpcohortError:
+    try:
+        yield from rounds
+        return
+    except DpcohortError:
+        raise
+    except Exception as error:  # the user's loss or model may fail in any way
+        words = _failure(error, jobs)
+        if words is None:
             raise
-        except Exception as error:  # the user's loss or model may fail in any way
-            words = _failure(error, jobs)
-            if words is None:
-                raise
-        else:
-            yield found
-            continue
-        raise InputError.because(words)  # here the error with its text is gone
+    raise InputError.because(words)  # here the error with its text is gone
 
 
 def _failure(error: Exception, jobs: Sequence[Job]) -> str | None:
@@ -745,7 +731,10 @@ def _settle(part: Recorder) -> None:
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
                 part.keep(part.whole)
-            part.recount()
+            if part.run.path is not None:
+                # Counted from the disk: what was interrupted may not be in memory yet.
+                part.run.ledger.close()
+                part.run.ledger = Journal.read(part.job.plan, part.run.path / LEDGER)
             part.run.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -612,8 +613,11 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
         return [(f"its aggregation is {record!r}, which no run writes.", True)]
     name = "mean" if record is None else str(record["rule"])
     problems = []
-    asked = _asked_for(config)
-    if asked is not None and ":" not in asked and ":" not in name and asked != name:
+    asked = name
+    with suppress(OSError, ValueError, AttributeError):
+        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
+        asked = str(table.get("rule", "mean"))
+    if ":" not in asked and ":" not in name and asked != name:
         problems.append((f"it tells of the aggregation {name}, config.toml of {asked}.", True))
     if name not in REGISTRIES["aggregation"].built_in:
         words = f"the aggregation {name} is not of this package; it spends no privacy."
@@ -626,14 +630,6 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
     except DpcohortError as error:
         problems.append((f"its aggregation cannot be that of this plan: {error}", True))
     return problems
-
-
-def _asked_for(config: Path) -> str | None:
-    try:
-        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
-    except (OSError, ValueError):
-        return None
-    return str(table.get("rule", "mean")) if isinstance(table, dict) else None
 
 
 def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:

@@ -29,7 +29,6 @@ from dpcohort.runs.folder import (
     ENVIRONMENT,
     LEDGER,
     PLAN,
-    RESULT,
     ROUNDS,
     SETTINGS,
     is_run,
@@ -39,7 +38,7 @@ from dpcohort.runs.folder import (
     read_log,
 )
 from dpcohort.runs.receipts import source_of
-from dpcohort.runs.run import SCORED, judged_in
+from dpcohort.runs.run import SCORED, judged_in, result_in
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json, read_utf8
@@ -241,7 +240,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         environment=_json(folder / ENVIRONMENT, "note", tell) or {},
         verification=_verified(folder, plan, tell, method),
         problems=(),
-        judged=judged_in(folder / RESULT),
+        judged=judged_in(result_in(folder)),
     )
     if not run.history:
         tell("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
