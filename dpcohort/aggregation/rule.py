@@ -548,33 +548,19 @@ _FROM_PLAN: dict[str, Callable[[Plan], object]] = {
 }
 
 
-def aggregation_from_settings(name: str, **settings: Any) -> AggregationRule:
-    """The aggregation of that name with these settings.
+def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
+    """The aggregation of that name, with what a plan knows filled in: sizes, probabilities, ...
+
+    The epsilons are those the clients declared. Settings that are given go before the plan's.
 
     Args:
         name: of a rule here or in an installed package, or ``module:Class``.
+        plan: sizes, probabilities and so on.
         settings: as the rule's class takes them.
 
     Raises:
         InputError: for a name or setting that does not exist (the nearest one is suggested), a
             setting that is missing, or a value out of range.
-
-    Example:
-        >>> aggregation_from_settings("trimmed-mean", trim=0.2)
-        TrimmedMean(trim=0.2)
-        >>> aggregation_from_settings("trimed-mean")
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.InputError: aggregation rule = 'trimed-mean' is not allowed: it must be ...
-    """
-    made: AggregationRule = _REGISTRY.make(name, settings)
-    return made
-
-
-def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
-    """The aggregation of that name, with what a plan knows filled in: sizes, probabilities, ...
-
-    The epsilons are those the clients declared. Settings that are given go before the plan's.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -585,7 +571,8 @@ def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
     """
     needed = set(_REGISTRY.settings_of(name)) & _REGISTRY.filled
     known = {field: plan_column(field, plan) for field in needed}
-    return aggregation_from_settings(name, **{**known, **settings})
+    made: AggregationRule = _REGISTRY.make(name, {**known, **settings})
+    return made
 
 
 def plan_column(field: str, plan: Plan) -> object:

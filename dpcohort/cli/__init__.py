@@ -80,9 +80,9 @@ def _notes() -> Iterator[None]:
         yield
 
 
-def _run(words: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     try:
-        app(_command_in(words))(args=words, prog_name="dpcohort")
+        app(_command_in(arguments))(args=arguments, prog_name="dpcohort")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:

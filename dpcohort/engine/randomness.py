@@ -67,7 +67,8 @@ class Streams:
     """
 
     def __init__(self, seed: int | None, source: Bytes = os.urandom) -> None:
-        self._seed = None if seed is None else whole_number("seed", seed, at_least=0)
+        #: None for streams drawn from entropy.
+        self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
         #: Where random bytes of private streams come from; other than the system's in tests only.
         self.source = source
         self._keys: dict[str, WordArray] = {}
@@ -84,14 +85,9 @@ class Streams:
         return cls(None)
 
     @property
-    def seed(self) -> int | None:
-        """The seed, or None for streams drawn from entropy."""
-        return self._seed
-
-    @property
     def is_reproducible(self) -> bool:
         """Whether a stream can be drawn again, as simulation needs and privacy forbids."""
-        return self._seed is not None
+        return self.seed is not None
 
     def words(
         self, purpose: Purpose, count: int, *, round: int, client: int, draw: int = 0, step: int = 0
@@ -100,7 +96,7 @@ class Streams:
 
         The first n of a longer request are the words of a request for n.
         """
-        if self._seed is None:
+        if self.seed is None:
             return np.frombuffer(self.source(8 * count), dtype=np.uint64)
         counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
         philox = self._philox
@@ -128,7 +124,7 @@ class Streams:
             >>> len(first), first == again
             (32, False)
         """
-        if self._seed is not None:
+        if self.seed is not None:
             raise InputError.because("seeded streams have no private noise; use from_entropy().")
         name = f"noise/{round}/{client}/{draw}/{step}".encode()
         entropy = self.source(KEY_BYTES)
@@ -155,7 +151,7 @@ class Streams:
             >>> torch.equal(a, b)
             True
         """
-        if self._seed is None:
+        if self.seed is None:
             raise InputError.because(
                 "floating-point noise is for simulation: private streams give keys (noise_key) "
                 "for noise on a lattice (dpcohort.engine.lattice)."
@@ -172,7 +168,7 @@ class Streams:
 
     def _key(self, purpose: str) -> WordArray:
         if purpose not in self._keys:
-            digest = hashlib.blake2b(f"{self._seed}/{purpose}".encode(), digest_size=16).digest()
+            digest = hashlib.blake2b(f"{self.seed}/{purpose}".encode(), digest_size=16).digest()
             self._keys[purpose] = np.frombuffer(digest, dtype=np.uint64)
         return self._keys[purpose]
 

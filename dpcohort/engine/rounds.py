@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import number, whole_number
+from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
@@ -68,34 +68,28 @@ Evaluator = Callable[[Tensor], TestResult]
 Outputs = Callable[[Tensor], Tensor]
 
 
-def outputs_on(
-    model: nn.Module,
-    inputs: Any,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    chunk: int = 2000,
-) -> Outputs:
+#: Examples that are tested at a time.
+_AT_A_TIME = 2000
+
+
+def outputs_on(model: nn.Module, inputs: Any, *, device: torch.device | str = "cpu") -> Outputs:
     """A function that gives the outputs of one model, with any parameters, on one test set.
 
     Args:
         model: it is copied.
         inputs: [n, ...] test inputs.
-        device: where to compute; the inputs stay there.
-        dtype: floating type to compute in.
-        chunk: examples at a time.
+        device: where to compute, in 32 bits; the inputs stay there.
 
     Example:
         >>> outputs = outputs_on(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
         >>> outputs(torch.tensor([3.0])).tolist()
         [[3.0], [6.0]]
     """
-    whole_number("chunk", chunk, at_least=1)
-    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    copied = copy.deepcopy(model).to(device=device, dtype=torch.float32).eval()
     layout = FlatLayout(copied)
     x = torch.as_tensor(inputs).to(device)
     if x.is_floating_point():
-        x = x.to(dtype)
+        x = x.float()
     if x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -103,7 +97,7 @@ def outputs_on(
     @torch.inference_mode()
     def outputs(parameters: Tensor) -> Tensor:
         layout.assign(copied, parameters)
-        return torch.cat([copied(part) for part in torch.split(x, chunk)])
+        return torch.cat([copied(part) for part in torch.split(x, _AT_A_TIME)])
 
     return outputs
 
@@ -115,8 +109,6 @@ def evaluator_on(
     *,
     task: Task | None = None,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    chunk: int = 2000,
 ) -> Evaluator:
     """A function that tests parameter vectors of one model on one test set.
 
@@ -126,8 +118,6 @@ def evaluator_on(
         targets: [n] classes, or what else the task predicts.
         task: what is predicted; without it a class.
         device: where to evaluate; the test set stays there.
-        dtype: floating type to evaluate in.
-        chunk: examples at a time.
 
     Example:
         >>> evaluate = evaluator_on(nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]), [0, 1])
@@ -135,7 +125,7 @@ def evaluator_on(
         >>> result.accuracy, result.class_accuracy
         (1.0, (1.0, 1.0))
     """
-    outputs_of = outputs_on(model, inputs, device=device, dtype=dtype, chunk=chunk)
+    outputs_of = outputs_on(model, inputs, device=device)
     y = torch.as_tensor(targets).to(device)
     if len(inputs) == 0 or len(inputs) != len(y):
         raise InputError.because(
