@@ -339,8 +339,9 @@ def append_line(file: FileIO, entry: Mapping[str, Any], *, durable: bool = True)
     Raises:
         InputError: the disk is full or gone; a half-written line is taken back.
     """
-    line, descriptor = _line(entry).encode(), file.fileno()
+    line = _line(entry).encode()
     try:
+        descriptor = file.fileno()
         before = os.fstat(descriptor).st_size
         try:
             if os.write(descriptor, line) != len(line):
@@ -350,10 +351,11 @@ def append_line(file: FileIO, entry: Mapping[str, Any], *, durable: bool = True)
         except OSError:
             os.ftruncate(descriptor, before)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a full disk; a file that is closed
+        why = getattr(error, "strerror", None) or error
         raise InputError.because(
-            f"{file.name} could not be written: {error.strerror or error}. Nothing after the "
-            "last whole line was done; make room and go on with --resume."
+            f"{file.name} could not be written: {why}. Nothing after the last whole line was done; "
+            "make room and go on with --resume."
         ) from None
 
 
