@@ -201,7 +201,8 @@ def dataset_from_arrays(
 
     def labels(field: str, values: ArrayLike) -> NDArray[Any]:
         if task is None or task.predicts_classes:
-            return _as_labels(field, values)
+            whole = _as_numbers(field, values, "iu", "whole numbers")
+            return _fitting(field, whole, np.int64)
         return task.scaled(_as_numbers(field, values, "biuf", "numbers"))
 
     train, test = labels("train_labels", train_labels), labels("test_labels", test_labels)
@@ -261,10 +262,6 @@ def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     return _fitting(field, array, np.float32 if array.dtype.kind == "f" else np.int64)
-
-
-def _as_labels(field: str, values: ArrayLike) -> IntArray:
-    return _fitting(field, _as_numbers(field, values, "iu", "whole numbers"), np.int64)
 
 
 def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDArray[Any]:

@@ -99,8 +99,9 @@ class Streams:
         if self.seed is None:
             return np.frombuffer(self.source(8 * count), dtype=np.uint64)
         counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
-        philox = self._philox
-        philox.state = {
+        if not hasattr(self._local, "philox"):  # making one anew takes four times as long
+            self._local.philox = np.random.Philox(0)
+        self._local.philox.state = {
             "bit_generator": "Philox",
             "state": {"counter": counter, "key": self._key(purpose)},
             "buffer": _EMPTY_BUFFER,
@@ -108,7 +109,7 @@ class Streams:
             "has_uint32": 0,
             "uinteger": 0,
         }
-        return np.asarray(philox.random_raw(count), dtype=np.uint64)
+        return np.asarray(self._local.philox.random_raw(count), dtype=np.uint64)
 
     def noise_key(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> bytes:
         """A key for the private noise of one release: used once, never given again.
@@ -157,8 +158,11 @@ class Streams:
                 "for noise on a lattice (dpcohort.engine.lattice)."
             )
         if out.device.type == "cpu":
+            if not hasattr(self._local, "cpu"):
+                self._local.cpu = torch.Generator()
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
-            return out.normal_(generator=self._cpu_generator(words))
+            self._local.cpu.set_state(_twister_state(words))
+            return out.normal_(generator=self._local.cpu)
         words = self.words(purpose, 2, **name)
         names = torch.as_tensor(words.astype(np.int64), device=out.device)[None]
         one = torch.ones(1, dtype=torch.float64, device=out.device)
@@ -171,21 +175,6 @@ class Streams:
             digest = hashlib.blake2b(f"{self.seed}/{purpose}".encode(), digest_size=16).digest()
             self._keys[purpose] = np.frombuffer(digest, dtype=np.uint64)
         return self._keys[purpose]
-
-    def _cpu_generator(self, words: WordArray) -> torch.Generator:
-        if not hasattr(self._local, "cpu"):
-            self._local.cpu = torch.Generator()
-        generator: torch.Generator = self._local.cpu
-        generator.set_state(_twister_state(words))
-        return generator
-
-    @property
-    def _philox(self) -> np.random.Philox:
-        """A generator to be set to any stream: making one anew takes four times as long."""
-        if not hasattr(self._local, "philox"):
-            self._local.philox = np.random.Philox(0)
-        philox: np.random.Philox = self._local.philox
-        return philox
 
 
 def _twister_state(words: WordArray) -> Tensor:
@@ -274,20 +263,15 @@ def draw_batch(
     choice("sampler", sampler, ["poisson", "fixed"])
     number("rate", rate, above=0, at_most=1)
     whole_number("batch_size", batch_size, at_least=1, at_most=records)
-    if sampler == "fixed":
-        return _subset(records, batch_size, source)
+    while sampler == "fixed":  # keys that tie are drawn again
+        keys = np.frombuffer(source(8 * records), dtype="<u8")
+        if np.unique(keys).size == records:
+            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
     threshold = int(Fraction(rate) * 2**64)
     if threshold == 2**64:
         return np.arange(records, dtype=np.int64)
     words = np.frombuffer(source(8 * records), dtype="<u8")
     return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
-
-
-def _subset(records: int, batch_size: int, source: Bytes) -> IntArray:
-    while True:
-        keys = np.frombuffer(source(8 * records), dtype="<u8")
-        if np.unique(keys).size == records:
-            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
 
 
 def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntArray, BoolArray]:

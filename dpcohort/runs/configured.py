@@ -642,8 +642,14 @@ def configured_job(
         charges = described_charges(promised, charges)
     seed = config.run.seed + shift
     section = data_section(config)
-    if private_entropy and section.estimated_bounds is not None:
-        _check_estimate_is_private(config)
+    if private_entropy and (estimate := estimated_bounds(config)) is not None:
+        from dpcohort.data.private_bounds import PRIVATE
+
+        if estimate["stamp"] != PRIVATE:
+            raise InputError.because(
+                f"{section.estimated_bounds}: its noise came from a seed, so no budget covers it. "
+                "Estimate the bounds again with --private-entropy."
+            )
     partition_seed = seed if section.seed is None else section.seed
     if partition is None:
         partition = _partition(config, plan, dataset, partition_seed, after)
@@ -729,17 +735,6 @@ def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
                 "estimate of bounds, has spent the rest. Make the plan from this config: "
                 "dpcohort plan CONFIG -o FILE."
             )
-
-
-def _check_estimate_is_private(config: Config) -> None:
-    from dpcohort.data.private_bounds import PRIVATE
-
-    estimate = estimated_bounds(config)
-    if estimate is not None and estimate["stamp"] != PRIVATE:
-        raise InputError.because(
-            f"{data_section(config).estimated_bounds}: its noise came from a seed, so no budget "
-            "covers it. Estimate the bounds again with --private-entropy."
-        )
 
 
 def held_out_within(

@@ -298,7 +298,12 @@ class Recorder:
             write_text(folder / CONFIG, config_for_folder(job.config, job.config_folder, folder))
         job.plan.save(folder / PLAN)
         save_partition(job.partition, folder / PARTITION)
-        write_json(folder / ENVIRONMENT, {**environment(job.device), **_began_in(job, folder)})
+        found = environment(job.device)
+        if job.config is not None and _OWN_MODULE.search(job.config):
+            # Where the user's own modules were found, from the run folder.
+            began = os.path.relpath(Path.cwd(), folder.resolve())
+            found["began_in"] = Path(began).as_posix()
+        write_json(folder / ENVIRONMENT, found)
         self._rounds = open_log(folder / ROUNDS)
         if job.after is not None:
             take_over(job.plan, job.after, folder)
@@ -357,13 +362,6 @@ def _save_weights(path: Path, weights: Any) -> str:
 def _inputs(job: TrainingJob) -> dict[str, Any]:
     """The public constants by which inputs are scaled, where they are known here."""
     return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
-
-
-def _began_in(job: TrainingJob, folder: Path) -> dict[str, str]:
-    """From the run folder to the current one, in which the user's own modules were found."""
-    if job.config is None or not _OWN_MODULE.search(job.config):
-        return {}
-    return {"began_in": Path(os.path.relpath(Path.cwd(), folder.resolve())).as_posix()}
 
 
 #: A ``module:function`` in a configuration.

@@ -576,7 +576,10 @@ class _Check:
             ("config", folder / CONFIG),
         ):
             if name == "model" or name in written or path.exists():
-                expected, found = str(written.get(name, "nothing")), _sha256(path)
+                expected, found = str(written.get(name, "nothing")), "missing"
+                if path.exists():
+                    with open(path, "rb") as file:
+                        found = hashlib.file_digest(file, "sha256").hexdigest()
                 if found != expected:
                     self.wrong(path.name, f"its SHA-256 is {found[:16]}, written {expected[:16]}.")
         if str(written.get("settings")) != owner:
@@ -640,10 +643,3 @@ def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
     if isinstance(rule, RecordedRule):
         return f"the rule {rule.name} is not of this package; its choices were not repeated."
     return ""
-
-
-def _sha256(path: Path) -> str:
-    if not path.exists():
-        return "missing"
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
