@@ -124,7 +124,7 @@ def replan(
         )
     _refuse_unwritten_charges(folder)
     old = Plan.load(folder / PLAN)
-    before = segments_until(folder, old)
+    before = (*old.before, segment_of(folder, old))
     left = old.training.rounds - before[-1].rounds
     if rounds is None and left == 0:
         raise InputError.because(
@@ -210,17 +210,12 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     return Population.from_clients(some, allow_large_delta=large) if kept else None
 
 
-def segments_until(folder: Path, plan: Plan) -> tuple[Segment, ...]:
-    """The runs before a run, and itself as far as its ledger counts.
+def segment_of(folder: Path, plan: Plan) -> Segment:
+    """What was spent in one run, as far as its ledger counts.
 
     Raises:
         VerificationError: its ledger is not that of its plan.
     """
-    return (*plan.before, segment_of(folder, plan))
-
-
-def segment_of(folder: Path, plan: Plan) -> Segment:
-    """What was spent in one run, as far as its ledger counts."""
     content, journal = _whole_lines(folder / LEDGER), Journal.read(plan, folder / LEDGER)
     everybody = np.arange(len(plan.population))
     draws, reports = plan.charged(journal.draws, journal.reports, everybody)
@@ -293,7 +288,7 @@ def _check_past(plan: Plan, folder: Path) -> None:
             f"the plan goes on from the run of the plan {plan.before[-1].plan[:16]}..., and "
             f"{folder} has {old.sha256[:16]}.... Give the run that it was made from."
         )
-    if segments_until(folder, old) != plan.before:
+    if (*old.before, segment_of(folder, old)) != plan.before:
         raise VerificationError(
             f"{folder} is not as it was when the plan was made: its ledger counts other "
             "draws. What was spent must be in the plan; make it again with dpcohort replan."

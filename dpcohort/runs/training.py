@@ -326,7 +326,11 @@ class Recorder:
                 f"{folder / LEDGER} does not count round {min(uncounted)}, which was computed. "
                 "Nothing is computed without a whole ledger; see: dpcohort verify"
             )
-        kept = [entry for entry in read_log(folder / ROUNDS) if _round_of(entry) < next_round]
+        kept = [
+            entry
+            for entry in read_log(folder / ROUNDS)
+            if not isinstance(entry.get("round"), int) or entry["round"] < next_round
+        ]
         run.history += [RoundRecord.from_dict(entry) for entry in kept]
         run.warnings += [f"{words} The state before it is used." for words in damaged]
         run.warnings += _mended(folder, job)
@@ -366,11 +370,6 @@ def _inputs(job: TrainingJob) -> dict[str, Any]:
 
 #: A ``module:function`` in a configuration.
 _OWN_MODULE = re.compile(r'= "[A-Za-z_][\w.]*:[A-Za-z_]\w*"')
-
-
-def _round_of(entry: dict[str, Any]) -> int:
-    round = entry.get("round")
-    return round if isinstance(round, int) else 0
 
 
 def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> None:

@@ -445,10 +445,10 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    from dpcohort.runs.continuation import segments_until
+    from dpcohort.runs.continuation import segment_of
     from dpcohort.runs.verification import _Check
 
-    forged = replace(plan, before=segments_until(proof, broken))
+    forged = replace(plan, before=(*broken.before, segment_of(proof, broken)))
     check = _Check(tmp_path / "B", forged)
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings]
