@@ -299,8 +299,15 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
             'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
         )
     public = round(config.data.public_share * len(dataset))
-    _check_total_size(config, len(dataset) - public)
-    clients = config.population(len(dataset) - public)
+    left, stated = len(dataset) - public, config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int) and stated > left:
+        raise InputError(
+            "population.total_size",
+            given=stated,
+            allowed=f"at most {left}, the records there are for clients with a budget",
+            next_step="Leave it out (--set population.total_size= does): they share all of them.",
+        )
+    clients = config.population(left)
     if public == 0:
         return clients
     return Population.from_arrays(
@@ -504,17 +511,6 @@ def _check_size(config: Config, data: str, name: str, stated: int, held: int) ->
         raise InputError.because(
             f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "
             "training records of it. Correct the size, or leave the column out: the data say it."
-        )
-
-
-def _check_total_size(config: Config, left: int) -> None:
-    stated = config.values.get("population", {}).get("total_size")
-    if isinstance(stated, int) and stated > left:
-        raise InputError(
-            "population.total_size",
-            given=stated,
-            allowed=f"at most {left}, the records there are for clients with a budget",
-            next_step="Leave it out (--set population.total_size= does): they share all of them.",
         )
 
 
