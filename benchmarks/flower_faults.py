@@ -395,7 +395,7 @@ def _gate_routes(gate: int, superlink: int, authority: Path) -> dict[str, Any]:
 def run_compare(seeds: int) -> dict[str, Any]:
     """The federation's accuracy, cohorts and noise beside those of the local engine."""
     from dpcohort.deploy.flower.trial import run_demo
-    from dpcohort.engine import ConstantStep, Optimiser
+    from dpcohort.engine import Optimiser
     from dpcohort.runs.training import train
 
     folder = Path(tempfile.mkdtemp(prefix="dpc-compare-"))
@@ -412,7 +412,7 @@ def run_compare(seeds: int) -> dict[str, Any]:
             partition=partition,
             seed=seed,
             device="cpu",
-            optimiser=Optimiser(local_step=ConstantStep(rate)),
+            optimiser=Optimiser(local_step=rate),
             private_entropy=True,
         ).test_accuracy
         for seed in range(seeds)

@@ -75,7 +75,7 @@ def dpcohort_rounds(turn: Turn, rounds: int) -> None:
     from dpcohort import Population, Training, make_plan, train
     from dpcohort.accounting.contract import Contract
     from dpcohort.data import Dataset
-    from dpcohort.engine import ConstantStep, Optimiser
+    from dpcohort.engine import Optimiser
 
     inputs, labels = records()
     data = Dataset(
@@ -94,7 +94,7 @@ def dpcohort_rounds(turn: Turn, rounds: int) -> None:
         def on_round(self, record: object, run: object) -> None:
             turn()
 
-    step = Optimiser(local_step=ConstantStep(STEP_SIZE))
+    step = Optimiser(local_step=STEP_SIZE)
     train(
         plan, mnist_small(), data, optimiser=step, device="cpu", evaluate_every=rounds,
         callbacks=[Turns()],

@@ -24,7 +24,7 @@ import torch
 from dpcohort import Population, Training, make_plan
 from dpcohort._validate import IntArray
 from dpcohort.data import load_dataset
-from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.engine import Optimiser
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import train
 
@@ -62,7 +62,7 @@ def attempt(out: Path, rounds: int, *, after: int | None, mid_round: int | None)
         plan,
         "logistic",
         load_dataset("digits"),
-        optimiser=Optimiser(local_step=ConstantStep(0.5), server_momentum=0.5, average_decay=0.8),
+        optimiser=Optimiser(local_step=0.5, server_momentum=0.5, average_decay=0.8),
         seed=2,
         device="cpu",
         out=out,

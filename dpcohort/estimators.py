@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.clients import Population
 from dpcohort.data import Dataset, Normalisation, Partition, column_partition
-from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plan import make_plan
@@ -140,7 +140,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             self.model,
             data,
             partition=partition,
-            optimiser=Optimiser(local_step=ConstantStep(step), average_decay=self.average_decay),
+            optimiser=Optimiser(local_step=step, average_decay=self.average_decay),
             seed=seed,
             device=self.device,
             out=self.out,

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.data import dataset_from_arrays, load_dataset
-from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.engine import Optimiser
 from dpcohort.models import build_model, parameter_count
 
 digits, options = load_dataset("digits"), {"hidden": [64]}
@@ -52,6 +52,6 @@ with tempfile.TemporaryDirectory() as folder:
         settings = Training(rounds=20, cohort_size=5, sampling_rate=1.0, dimension=trained)
         run = train(
             make_plan(clients, settings, seed=0), "mlp", private, model_options=options,
-            optimiser=Optimiser(local_step=ConstantStep(step)), seed=0, device="cpu", **start,
+            optimiser=Optimiser(local_step=step), seed=0, device="cpu", **start,
         )  # fmt: skip
         print(f"{name:<29} {run.test_accuracy:.1%}")

@@ -6,7 +6,7 @@ import torch
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.data import dataset_from_arrays
-from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.engine import Optimiser
 from dpcohort.tasks import Task
 
 
@@ -33,7 +33,7 @@ data = dataset_from_arrays(
 clients = Population.from_arrays(sizes=[200] * 8, epsilon=[0.5, 0.5, 1, 1, 2, 4, 8, 8], delta=1e-5)
 training = Training(rounds=80, cohort_size=4, batch_size=100, clip=1.0, dimension=7)
 plan = make_plan(clients, training, seed=0)
-steps = Optimiser(local_step=ConstantStep(0.1), average_decay=0.9)
+steps = Optimiser(local_step=0.1, average_decay=0.9)
 run = train(plan, "logistic", data, optimiser=steps, seed=0, device="cpu")
 
 for name, value in run.judged["metrics"].items():

@@ -44,13 +44,15 @@ def test_commands_in_the_documents_exist():
 
 
 def test_options_in_the_documents_exist():
-    root, unknown = typer.main.get_command(app), []
+    roots = {name: typer.main.get_command(app(name)) for name in COMMANDS}
+    unknown = []
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")
         lines = re.findall(r"^ {4}dpcohort (.+)", text, re.M)
         lines += re.findall(r"`dpcohort ([^`]+)`", text)
         for line in (one for several in lines for one in several.split("; dpcohort ")):
-            command, words = root, line.split("#")[0].split()
+            words = line.split("#")[0].split()
+            command = roots.get(words[0] if words else "", roots["train"])
             while words and words[0] in getattr(command, "commands", {}):
                 command = command.get_command(None, words.pop(0))
             known = {option for one in command.params for option in one.opts} | {"--help"}

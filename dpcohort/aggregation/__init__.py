@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dpcohort.aggregation.rule import Mean as Mean
     from dpcohort.aggregation.rule import MinimumNoise as MinimumNoise
     from dpcohort.aggregation.rule import SizeWeighted as SizeWeighted
-    from dpcohort.aggregation.rule import aggregation_from_settings as aggregation_from_settings
     from dpcohort.aggregation.rule import combine_round as combine_round
     from dpcohort.aggregation.rule import for_plan as for_plan
     from dpcohort.aggregation.rule import plan_column as plan_column

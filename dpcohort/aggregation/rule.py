@@ -342,15 +342,11 @@ class EpsilonWeighted:
         """The mean weighted by epsilon."""
         checked_updates(updates, cohort)
         declared = of_cohort("epsilon", self.epsilon, cohort)
-        weights = np.where(np.isnan(declared), self._of_public(), declared)
+        private = self.epsilon[~np.isnan(self.epsilon)]
+        public = self.public_epsilon or float(private.max(initial=0.0)) or 1.0
+        weights = np.where(np.isnan(declared), public, declared)
         weights = weights / weights.max()  # epsilons near the largest double would overflow
         return weighted_sum(updates, weights / weights.sum())
-
-    def _of_public(self) -> float:
-        if self.public_epsilon is not None:
-            return self.public_epsilon
-        private = self.epsilon[~np.isnan(self.epsilon)]
-        return float(private.max()) if private.size else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -552,33 +548,19 @@ _FROM_PLAN: dict[str, Callable[[Plan], object]] = {
 }
 
 
-def aggregation_from_settings(name: str, **settings: Any) -> AggregationRule:
-    """The aggregation of that name with these settings.
+def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
+    """The aggregation of that name, with what a plan knows filled in: sizes, probabilities, ...
+
+    The epsilons are those the clients declared. Settings that are given go before the plan's.
 
     Args:
         name: of a rule here or in an installed package, or ``module:Class``.
+        plan: sizes, probabilities and so on.
         settings: as the rule's class takes them.
 
     Raises:
         InputError: for a name or setting that does not exist (the nearest one is suggested), a
             setting that is missing, or a value out of range.
-
-    Example:
-        >>> aggregation_from_settings("trimmed-mean", trim=0.2)
-        TrimmedMean(trim=0.2)
-        >>> aggregation_from_settings("trimed-mean")
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.InputError: aggregation rule = 'trimed-mean' is not allowed: it must be ...
-    """
-    made: AggregationRule = _REGISTRY.make(name, settings)
-    return made
-
-
-def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
-    """The aggregation of that name, with what a plan knows filled in: sizes, probabilities, ...
-
-    The epsilons are those the clients declared. Settings that are given go before the plan's.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -589,7 +571,8 @@ def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
     """
     needed = set(_REGISTRY.settings_of(name)) & _REGISTRY.filled
     known = {field: plan_column(field, plan) for field in needed}
-    return aggregation_from_settings(name, **{**known, **settings})
+    made: AggregationRule = _REGISTRY.make(name, {**known, **settings})
+    return made
 
 
 def plan_column(field: str, plan: Plan) -> object:

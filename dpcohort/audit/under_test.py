@@ -42,13 +42,12 @@ from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
-    ConstantStep,
     Experiment,
     Optimiser,
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.experiment import TrainingPlan, cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plugins import named_function
@@ -227,7 +226,7 @@ class EngineUnderTest:
         return np.asarray(means * claim.schedule.cohorts.shape[1])
 
     def _released(
-        self, plan: TrainingPlan, gradients: FloatArray, whose: dict[str, Any], seed: int
+        self, plan: Any, gradients: FloatArray, whose: dict[str, Any], seed: int
     ) -> FloatArray:
         """What the server is given in each round: [rounds, draws, D], or of means [rounds, 1, D].
 
@@ -238,7 +237,7 @@ class EngineUnderTest:
             plan=plan,
             records=ClientRecords(gradients, labels, dtype=self.dtype, device=self.device, **whose),
             streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
-            optimiser=Optimiser(local_step=ConstantStep(1.0)),
+            optimiser=Optimiser(local_step=1.0),
             aggregation=Mean(),
             merged_noise=self.merged_noise,
         )

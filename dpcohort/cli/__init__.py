@@ -15,19 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperCommand, TyperGroup
 
 from dpcohort._version import __version__
 from dpcohort.errors import DpcohortError, InputError, missing_extra
 from dpcohort.limits import exhausted
-
-if TYPE_CHECKING:  # typer brings its own copy from 0.26 on
-    import click
-    from click.shell_completion import CompletionItem
 
 __all__ = ["COMMANDS", "app", "home_of", "main"]
 
@@ -73,13 +68,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         # A terminal that cannot show a letter shows a question mark, not a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with _notes():
-            code = _run(arguments)
+            code = _run(words)
     except KeyboardInterrupt:
         code = _STOPPED
     if code == _STOPPED:
-        words = sys.argv[1:] if arguments is None else arguments
         step = _GO_ON.get(words[0], "") if words else ""
         print(f"error: stopped.{step}", file=sys.stderr)
     return code
@@ -105,9 +100,9 @@ def _notes() -> Iterator[None]:
         yield
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: list[str]) -> int:
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="dpcohort")
+        app(_command_in(arguments))(args=arguments, prog_name="dpcohort")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:
@@ -205,48 +200,43 @@ def _loaded(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-class _Group(TyperGroup):
-    """Loads the one command that is run; lists all of them from the table."""
+def app(command: str | None = None) -> typer.Typer:
+    """The command line with one command from its module; of the others, what the table says.
 
-    def __init__(self, **settings: Any) -> None:
-        listed = {name: TyperCommand(name, help=words) for name, words in COMMANDS.items()}
-        super().__init__(**{**settings, "commands": listed})
-        self._listing = TyperGroup(**{**settings, "commands": listed})
+    Args:
+        command: the one that is run.
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, from its module."""
-        if cmd_name not in COMMANDS:
-            return None
-        found = getattr(_loaded(f"dpcohort.cli.{home_of(cmd_name)}"), cmd_name.replace("-", "_"))
-        holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
-        holder.callback()(_options)  # a group, although it has but one command
+    Example:
+        >>> len(app().registered_commands) == len(COMMANDS)
+        True
+    """
+    made = typer.Typer(
+        name="dpcohort",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        help="Differentially private federated learning in which every client brings its own "
+        "privacy budget. Start with [bold]dpcohort demo[/bold] or [bold]dpcohort new[/bold].",
+    )
+    made.callback()(_options)
+    for name, words in COMMANDS.items():
+        if name != command:
+            made.command(name, help=words)(lambda: None)
+            continue
+        found = getattr(_loaded(f"dpcohort.cli.{home_of(name)}"), name.replace("-", "_"))
         if isinstance(found, typer.Typer):
-            holder.add_typer(found, name=cmd_name)
+            made.add_typer(found, name=name)
         else:
-            holder.command(cmd_name)(found)
-        group = typer.main.get_command(holder)
-        assert isinstance(group, TyperGroup)
-        return group.commands[cmd_name]
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, and the commands with what the table says about them."""
-        self._listing.format_help(ctx, formatter)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What a shell may put there, with what the table says about it."""
-        return self._listing.shell_complete(typer.Context(self._listing), incomplete)
+            made.command(name)(found)
+    return made
 
 
-app = typer.Typer(
-    name="dpcohort",
-    cls=_Group,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Differentially private federated learning in which every client brings its own privacy "
-    "budget. Start with [bold]dpcohort demo[/bold] or [bold]dpcohort new[/bold].",
-)
+def _command_in(words: Sequence[str]) -> str | None:
+    """The command among the words; where a shell completes a line, among those of the line."""
+    if "_DPCOHORT_COMPLETE" in os.environ:
+        words = os.environ.get("COMP_WORDS", "").split()[1:]
+    return next((word for word in words if not word.startswith("-")), None)
 
 
 def _print_version(asked: bool) -> None:
@@ -255,7 +245,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, Option("--version", callback=_print_version, is_eager=True, help="Show it.")

@@ -225,11 +225,11 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
 
 def _clear(folder: Path, label: str) -> None:
     """Take away the runs that an earlier demo left here, and nothing else."""
-    from dpcohort.runs.folder import RunFolder, read_json
+    from dpcohort.runs.folder import SETTINGS, is_run, read_json
 
-    for found in (RunFolder(folder), *(RunFolder(place) for place in folder.glob("seed-*"))):
-        if found.is_run and read_json(found.settings).get("label") == label:
-            shutil.rmtree(found.path)
+    for place in (folder, *folder.glob("seed-*")):
+        if is_run(place) and read_json(place / SETTINGS).get("label") == label:
+            shutil.rmtree(place)
 
 
 def _strictest(plan: Plan) -> str:

@@ -18,9 +18,9 @@ from dpcohort.cli.terminal import (
     SetOption,
     SourceArgument,
     console,
-    is_run_place,
     new_table,
     plan_from,
+    plan_place,
     print_json,
     print_progress,
     read_config,
@@ -136,10 +136,7 @@ def explain(
         else:
             console.print(found.text())
         return
-    if source is not None and is_run_place(source):
-        from dpcohort.runs.folder import RunFolder
-
-        source = RunFolder.find(source).plan
+    source = plan_place(source)
     from dpcohort.explain import explain_adaptive_client, explain_client
     from dpcohort.runs.configured import configured_plan
     from dpcohort.selection.rules import rule_from_settings
@@ -295,10 +292,7 @@ def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] |
     """The scenario of a config, a list of clients, a saved plan or a run."""
     from dpcohort.explain import Scenario
 
-    if source is not None and is_run_place(source):
-        from dpcohort.runs.folder import RunFolder
-
-        source = RunFolder.find(source).plan
+    source = plan_place(source)
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, changes)
         _refuse_adaptive(config)

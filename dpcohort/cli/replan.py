@@ -26,7 +26,6 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
-    from dpcohort.runs.folder import RunFolder
 
 
 def replan(
@@ -62,11 +61,11 @@ def replan(
     """Go on with a run: clients leave, join or change, from what is left of each budget."""
     from dpcohort.plan import Plan
     from dpcohort.runs.continuation import replan as plan_anew
-    from dpcohort.runs.folder import RunFolder
+    from dpcohort.runs.folder import PLAN, find_run
 
     if out is not None and (out.is_dir() or out.resolve() == clients.resolve()):
         raise InputError.because(f"{out} is in use; name a new file for the plan, such as go.json.")
-    folder = RunFolder.find(run)
+    folder = find_run(run)
     people = _people(folder, config, clients, allow_large_delta=allow_large_delta)
     made = plan_anew(
         run,
@@ -77,7 +76,7 @@ def replan(
         seed=seed,
         progress=print_progress,
     )
-    old = Plan.load(folder.plan)
+    old = Plan.load(folder / PLAN)
     if out is not None:
         made.save(out)
     changes = _changes(_promises(folder, old), old, made, people)
@@ -94,15 +93,16 @@ def replan(
 
 
 def _people(
-    folder: RunFolder, config: Path | None, clients: Path, *, allow_large_delta: bool
+    folder: Path, config: Path | None, clients: Path, *, allow_large_delta: bool
 ) -> Population:
     """The clients of the list; a table, or else the list, says how many records they have."""
     from dpcohort.config import load_config
     from dpcohort.runs.configured import listed_clients
+    from dpcohort.runs.folder import CONFIG
 
     try:
-        if config is not None or folder.config.exists():
-            read = load_config(config or folder.config)
+        if config is not None or (folder / CONFIG).exists():
+            read = load_config(config or folder / CONFIG)
             return listed_clients(read, clients, allow_large_delta=allow_large_delta)
     except DataMissingError:  # the table is not there any more
         if config is not None:
@@ -116,11 +116,11 @@ def _people(
     return Population.from_csv(clients, allow_large_delta=allow_large_delta)
 
 
-def _promises(folder: RunFolder, old: Plan) -> dict[str, tuple[float, ...]]:
+def _promises(folder: Path, old: Plan) -> dict[str, tuple[float, ...]]:
     """What each client of a run had promised in all, by id: for its rounds, and for charges."""
-    from dpcohort.runs.folder import read_json
+    from dpcohort.runs.folder import SETTINGS, read_json
 
-    said = (read_json(folder.settings).get("charges") or {}).get("promised", {})
+    said = (read_json(folder / SETTINGS).get("charges") or {}).get("promised", {})
     charges, found = charges_in(old.before), {}
     for k, name in enumerate(old.population.ids):
         paid = charged_to(charges, name)

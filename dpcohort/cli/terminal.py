@@ -313,6 +313,15 @@ def is_run_place(source: Path) -> bool:
     return source.is_dir() or not (source.exists() or source.suffix.lower() in _FILES)
 
 
+def plan_place(source: Path | None) -> Path | None:
+    """The plan of a SOURCE that is a run; any other SOURCE as it is."""
+    if source is None or not is_run_place(source):
+        return source
+    from dpcohort.runs.folder import PLAN, find_run
+
+    return find_run(source) / PLAN
+
+
 def plan_from(
     source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
 ) -> Plan:

@@ -113,7 +113,7 @@ def train(
         )
     from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog, WandbLog
     from dpcohort.runs.configured import configured_data, configured_job
-    from dpcohort.runs.folder import RunFolder, write_json
+    from dpcohort.runs.folder import PERSONAL, write_json
     from dpcohort.runs.personal import WITHHELD, check_personal_data, personal_results
     from dpcohort.runs.training import train_job
 
@@ -154,7 +154,7 @@ def train(
         runs.append(run)
         if personal and not job.private:
             found = personal_results(job, run, **config.personal.model_dump())
-            write_json(RunFolder(place).personal, found)
+            write_json(place / PERSONAL, found)
             own_models.append(found)
     if as_json:
         said = {"personal": own_models or {"withheld": WITHHELD}} if personal else {}

@@ -43,11 +43,11 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
-    from dpcohort.runs.folder import RunFolder
+    from dpcohort.runs.folder import find_runs
     from dpcohort.runs.verification import verify_run
 
-    folders = [folder for run in runs for folder in RunFolder.find_all(run)]
-    found = [verify_run(folder.path, method=method) for folder in folders]
+    folders = [folder for run in runs for folder in find_runs(run)]
+    found = [verify_run(folder, method=method) for folder in folders]
     if as_json:
         print_json([verification.to_dict() for verification in found])
     else:

@@ -30,48 +30,51 @@ class Normalisation:
         scale: what stored values are divided by first (255 for bytes, 16 for the digits).
         mean: one value, or one per channel (axis 1 of the inputs).
         std: as ``mean``; never 0.
-
-    Example:
-        >>> mnist = Normalisation(scale=255, mean=(0.1307,), std=(0.3081,))
-        >>> [round(value, 4) for value in mnist.apply(np.array([[0, 255]], np.uint8))[0].tolist()]
-        [-0.4242, 2.8215]
     """
 
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
-    def __post_init__(self) -> None:
-        number("scale", self.scale, above=0)
-        if not self.mean or not np.isfinite(self.mean).all():
-            raise InputError("mean", given=self.mean, allowed="one or more finite numbers")
-        if len(self.std) != len(self.mean):
-            allowed = f"as many numbers as mean has ({len(self.mean)})"
-            raise InputError("std", given=self.std, allowed=allowed)
-        if not all(np.isfinite(value) and value > 0 for value in self.std):
-            raise InputError("std", given=self.std, allowed="finite numbers above 0")
 
-    @property
-    def affine(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The same map as x * multiplier + offset, one float32 entry per channel (or just one).
+def affine_map(constants: Normalisation) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The same map as x * multiplier + offset, one float32 entry per channel (or just one).
 
-        Example:
-            >>> multiplier, offset = Normalisation(scale=4.0, mean=(0.5,), std=(2.0,)).affine
-            >>> multiplier.tolist(), offset.tolist()
-            ([0.125], [-0.25])
-        """
-        mean, std = np.asarray(self.mean), np.asarray(self.std)
-        multiplier, offset = 1.0 / (self.scale * std), -mean / std
-        return multiplier.astype(np.float32), offset.astype(np.float32)
+    Raises:
+        InputError: the constants are none that records can be scaled by.
 
-    def apply(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """The inputs as float32, normalised; axis 1 is the channel."""
-        multiplier, offset = self.affine
-        shape = (-1,) + (1,) * (inputs.ndim - 2)
-        scaled = inputs.astype(np.float32)
-        scaled *= multiplier.reshape(shape)
-        scaled += offset.reshape(shape)
-        return scaled
+    Example:
+        >>> multiplier, offset = affine_map(Normalisation(scale=4.0, mean=(0.5,), std=(2.0,)))
+        >>> multiplier.tolist(), offset.tolist()
+        ([0.125], [-0.25])
+    """
+    mean, std = np.asarray(constants.mean), np.asarray(constants.std)
+    number("scale", constants.scale, above=0)
+    if not mean.size or not np.isfinite(mean).all():
+        raise InputError("mean", given=constants.mean, allowed="one or more finite numbers")
+    if len(std) != len(mean):
+        allowed = f"as many numbers as mean has ({len(mean)})"
+        raise InputError("std", given=constants.std, allowed=allowed)
+    if not (np.isfinite(std) & (std > 0)).all():
+        raise InputError("std", given=constants.std, allowed="finite numbers above 0")
+    multiplier, offset = 1.0 / (constants.scale * std), -mean / std
+    return multiplier.astype(np.float32), offset.astype(np.float32)
+
+
+def normalise(inputs: NDArray[Any], constants: Normalisation) -> NDArray[np.float32]:
+    """The inputs as float32, normalised; axis 1 is the channel.
+
+    Example:
+        >>> mnist = Normalisation(scale=255, mean=(0.1307,), std=(0.3081,))
+        >>> normalise(np.array([[0, 255]], np.uint8), mnist).round(3).astype(str).tolist()
+        [['-0.424', '2.821']]
+    """
+    shape = (-1,) + (1,) * (inputs.ndim - 2)
+    multiplier, offset = (part.reshape(shape) for part in affine_map(constants))
+    scaled = inputs.astype(np.float32)
+    scaled *= multiplier
+    scaled += offset
+    return scaled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +139,7 @@ class Dataset:
             if owners is not None and owners.shape != (len(records),):
                 allowed = f"({len(records)},), one client a {kind} record"
                 raise InputError(f"shape of {name}", given=owners.shape, allowed=allowed)
-        if len(self.normalisation.mean) not in (1, train.shape[1]):
+        if len(affine_map(self.normalisation)[0]) not in (1, train.shape[1]):
             allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
 
@@ -151,7 +154,7 @@ class Dataset:
 
     def normalised(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Inputs of this set as the model sees them; token ids stay as they are."""
-        return inputs if inputs.dtype == np.int64 else self.normalisation.apply(inputs)
+        return inputs if inputs.dtype == np.int64 else normalise(inputs, self.normalisation)
 
 
 def dataset_from_arrays(
@@ -198,7 +201,8 @@ def dataset_from_arrays(
 
     def labels(field: str, values: ArrayLike) -> NDArray[Any]:
         if task is None or task.predicts_classes:
-            return _as_labels(field, values)
+            whole = _as_numbers(field, values, "iu", "whole numbers")
+            return _fitting(field, whole, np.int64)
         return task.scaled(_as_numbers(field, values, "biuf", "numbers"))
 
     train, test = labels("train_labels", train_labels), labels("test_labels", test_labels)
@@ -258,10 +262,6 @@ def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     return _fitting(field, array, np.float32 if array.dtype.kind == "f" else np.int64)
-
-
-def _as_labels(field: str, values: ArrayLike) -> IntArray:
-    return _fitting(field, _as_numbers(field, values, "iu", "whole numbers"), np.int64)
 
 
 def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDArray[Any]:

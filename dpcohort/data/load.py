@@ -119,14 +119,11 @@ def source_named(name: str) -> Source:
     return SOURCES[choice("data set", name, SOURCES)]
 
 
-def _read_sources() -> dict[str, Source]:
-    text = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
-    tables = {name: {"name": name, **table} for name, table in tomllib.loads(text).items()}
-    return TypeAdapter(dict[str, Source]).validate_python(tables)
-
-
+_TABLES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
 #: Every set that can be asked for by name, apart from the embedded ones.
-SOURCES = _read_sources()
+SOURCES = TypeAdapter(dict[str, Source]).validate_python(
+    {name: {"name": name, **table} for name, table in _TABLES.items()}
+)
 
 
 #: The environment variable that names a folder of data sets.
@@ -174,7 +171,11 @@ def find_set(source: Source, data_dir: str | Path | None = None) -> FoundSet | N
     best: FoundSet | None = None
     fewest_missing = len(source.files)
     for folder in _candidates(source, data_dir):
-        paths = tuple(_locate(folder, part) for part in source.files)
+        # Not Path.is_file, which fails in a folder that may not be entered.
+        paths = tuple(
+            next((folder / name for name in part.names if os.path.isfile(folder / name)), None)
+            for part in source.files
+        )
         if (missing := paths.count(None)) < fewest_missing:
             best, fewest_missing = (folder, paths), missing
         if not fewest_missing:
@@ -222,11 +223,6 @@ def _candidates(source: Source, data_dir: str | Path | None) -> Iterator[Path]:
     yield from map(Path, source.system_folders)
 
 
-def _locate(folder: Path, part: DataFile) -> Path | None:
-    # Not Path.is_file, which fails in a folder that may not be entered.
-    return next((folder / name for name in part.names if os.path.isfile(folder / name)), None)
-
-
 #: What can be asked for by name.
 DATASET_NAMES = ("digits", "heart-disease", *SOURCES)
 
@@ -264,7 +260,8 @@ def load_dataset(name_or_path: str | Path, *, data_dir: str | Path | None = None
             f"it (dpcohort new my.toml --from {text} --label COLUMN), or in Python: "
             "dataset_from_table(frame, label=...)."
         )
-    if isinstance(name_or_path, Path) or _looks_like_a_path(text):
+    is_path = text.endswith((".npz", ".npy")) or "/" in text or os.sep in text
+    if isinstance(name_or_path, Path) or is_path or (text and Path(text).is_dir()):
         return load_arrays(name_or_path)
     if is_named_function(text):
         return _from_function(text)
@@ -420,12 +417,6 @@ def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
             )
         )
     return rows
-
-
-def _looks_like_a_path(text: str) -> bool:
-    if text.endswith((".npz", ".npy")) or "/" in text or os.sep in text:
-        return True
-    return bool(text) and Path(text).is_dir()
 
 
 def _load_digits() -> Dataset:

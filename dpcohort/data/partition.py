@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.clients.distributions import share_out, uniform
 from dpcohort.data.arrays import let_go, read_npz
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.text_files import parse_json
@@ -253,10 +252,7 @@ def _check_indices(indices: IntArray, records: int) -> None:
 def paper_partition(
     labels: ArrayLike,
     *,
-    sizes: ArrayLike | None = None,
-    count: int | None = None,
-    low: float = 0.5,
-    high: float = 1.5,
+    sizes: ArrayLike,
     similarity: float = 100.0,
     records: ArrayLike | None = None,
     rng: np.random.Generator,
@@ -270,10 +266,7 @@ def paper_partition(
 
     Args:
         labels: of every record of the data set.
-        sizes: records of each client; or
-        count: number of clients, whose sizes are then in proportion to U(low, high).
-        low: smallest weight of a client.
-        high: largest weight of a client; equal to ``low`` for equal sizes.
+        sizes: records of each client; ``clients.distributions.share_out`` deals out a total.
         similarity: s, from 0 (label-sorted) to 100 (IID).
         records: the record numbers to deal out; all of them by default.
         rng: where every choice comes from.
@@ -283,7 +276,7 @@ def paper_partition(
 
     Example:
         >>> labels = np.repeat([0, 1], 50)
-        >>> split = paper_partition(labels, count=2, low=1, high=1, similarity=0,
+        >>> split = paper_partition(labels, sizes=[50, 50], similarity=0,
         ...     rng=np.random.default_rng(3))
         >>> sorted(split.label_counts(labels, 2).tolist())
         [[0, 50], [50, 0]]
@@ -291,7 +284,7 @@ def paper_partition(
     classes = _whole_numbers("labels", labels, "one whole number for each record")
     pool = _pool(len(classes), records)
     share = number("similarity", similarity, at_least=0, at_most=100) / 100.0
-    wanted = _wanted_sizes(len(pool), sizes, count, low, high, rng)
+    wanted = _wanted_sizes(len(pool), sizes)
     shuffled = rng.permutation(pool)[: int(wanted.sum())]
     iid_sizes = _shares_of(wanted, round(share * len(shuffled)))
     iid, rest = np.split(shuffled, [int(iid_sizes.sum())])
@@ -300,17 +293,14 @@ def paper_partition(
     clients, order = np.arange(len(wanted)), rng.permutation(len(wanted))
     owners = [np.repeat(clients, iid_sizes), np.repeat(order, (wanted - iid_sizes)[order])]
     by_owner = np.argsort(np.concatenate(owners), kind="stable")
-    rule: dict[str, Any] = {"name": "paper", "similarity": float(similarity)}
-    if sizes is None:
-        rule.update(low=float(low), high=float(high))
+    rule = {"name": "paper", "similarity": float(similarity)}
     return dealt(np.concatenate([iid, rest])[by_owner], wanted, len(classes), rule)
 
 
 def dirichlet_partition(
     labels: ArrayLike,
     *,
-    sizes: ArrayLike | None = None,
-    count: int | None = None,
+    sizes: ArrayLike,
     alpha: float,
     records: ArrayLike | None = None,
     rng: np.random.Generator,
@@ -324,8 +314,7 @@ def dirichlet_partition(
 
     Args:
         labels: of every record of the data set.
-        sizes: records of each client; or
-        count: number of clients of equal size (within one record).
+        sizes: records of each client.
         alpha: concentration, above 0; small means few labels a client.
         records: the record numbers to deal out; all of them by default.
         rng: where every choice comes from.
@@ -334,7 +323,7 @@ def dirichlet_partition(
         InputError: if the sizes ask for more records than there are.
 
     Example:
-        >>> split = dirichlet_partition(np.arange(100) % 10, count=7, alpha=0.3,
+        >>> split = dirichlet_partition(np.arange(100) % 10, sizes=[30, 50, 20], alpha=0.3,
         ...     rng=np.random.default_rng(5))
         >>> np.array_equal(np.sort(split.indices), np.arange(100))
         True
@@ -342,7 +331,7 @@ def dirichlet_partition(
     classes = _whole_numbers("labels", labels, "one whole number for each record")
     pool = _pool(len(classes), records)
     number("alpha", alpha, above=0, at_most=1e9)
-    wanted = _wanted_sizes(len(pool), sizes, count, 1.0, 1.0, rng)
+    wanted = _wanted_sizes(len(pool), sizes)
     shuffled = rng.permutation(pool)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
     _, starts, left = np.unique(classes[by_label], return_index=True, return_counts=True)
@@ -387,12 +376,12 @@ def column_partition(values: ArrayLike, *, records: ArrayLike | None = None) -> 
 
 
 def public_split(
-    records: int | ArrayLike, *, share: float, rng: np.random.Generator
+    records: int, *, share: float, rng: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """A random share of the records held out as public data, which needs no budget.
 
     Args:
-        records: how many there are, or their numbers.
+        records: how many there are.
         share: of the records that become public, from 0 to below 1.
         rng: where the choice comes from.
 
@@ -406,12 +395,8 @@ def public_split(
         (8, 2)
     """
     number("share", share, at_least=0, below=1)
-    if isinstance(records, int | np.integer):
-        pool = np.arange(whole_number("records", records, at_least=1))
-    else:
-        pool = _pool(int(np.max(records, initial=0)) + 1, records)
-    shuffled = rng.permutation(pool)
-    public, private = np.split(shuffled, [round(share * len(pool))])
+    shuffled = rng.permutation(whole_number("records", records, at_least=1))
+    public, private = np.split(shuffled, [round(share * records)])
     if len(private) == 0:
         raise InputError("share", given=share, allowed="small enough to leave a private record")
     return np.sort(private), np.sort(public)
@@ -444,21 +429,7 @@ def _pool(total: int, records: ArrayLike | None) -> IntArray:
     return pool
 
 
-def _wanted_sizes(
-    total: int,
-    sizes: ArrayLike | None,
-    count: int | None,
-    low: float,
-    high: float,
-    rng: np.random.Generator,
-) -> IntArray:
-    if (sizes is None) == (count is None):
-        raise InputError.because("Give either the sizes of the clients or their count, not both.")
-    if sizes is None:
-        number_of_clients = whole_number("count", count, at_least=1, at_most=total)
-        if low == number("high", high, above=0):
-            return share_out(total, np.ones(number_of_clients))
-        return share_out(total, uniform(low, high)(number_of_clients, rng))
+def _wanted_sizes(total: int, sizes: ArrayLike) -> IntArray:
     allowed = "a whole number of at least 1 a client"
     wanted = _whole_numbers("sizes", sizes, allowed)
     if wanted.min() < 1:

@@ -148,9 +148,9 @@ class TableColumns:
         for one in (*named, *self.categories, *self.bounds):
             if one not in table:
                 listed = ", ".join(map(one_line, list(table)[:20]))
-                raise InputError(
-                    "column", given=one, allowed=f"one of {listed}", next_step=_hint(one, table)
-                )
+                same = [name for name in table if name.strip().lower() == one.strip().lower()]
+                step = f"Did you mean {same[0]!r}?" if same else did_you_mean(one, table)
+                raise InputError("column", given=one, allowed=f"one of {listed}", next_step=step)
         taken = {*self.targets, self.client}
         seen = self.features or tuple(one for one in table if one not in taken)
         unknown = [one for one in seen if one not in self.bounds and one not in self.categories]
@@ -560,11 +560,6 @@ def _check_bounds(name: str, values: Any) -> None:
     low, high = (number(name, one) for one in values)
     if not low < high or not np.isfinite(high - low):
         raise InputError(name, given=list(values), allowed="a smaller and a larger number")
-
-
-def _hint(given: str, table: Table) -> str | None:
-    same = [one for one in table if one.strip().lower() == given.strip().lower()]
-    return f"Did you mean {same[0]!r}?" if same else did_you_mean(given, table)
 
 
 def _key(name: str) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dpcohort.engine.experiment import ClientRecords as ClientRecords
     from dpcohort.engine.experiment import Engine as Engine
     from dpcohort.engine.experiment import Experiment as Experiment
-    from dpcohort.engine.experiment import TrainingPlan as TrainingPlan
     from dpcohort.engine.experiment import draw_numbers as draw_numbers
     from dpcohort.engine.randomness import Streams as Streams
     from dpcohort.engine.randomness import draw_positions as draw_positions

@@ -40,7 +40,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -71,11 +71,7 @@ from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
-    from dpcohort.accounting import Contract
-    from dpcohort.clients import Population
-    from dpcohort.plan import Pooled
-    from dpcohort.schedule import Schedule
-    from dpcohort.training import Training
+    from dpcohort.plan import Plan, Pooled
 
 
 #: What dividing and multiplying again may lose of a noise multiplier.
@@ -91,7 +87,7 @@ class Experiment:
     """What may differ between experiments that run side by side.
 
     Attributes:
-        plan: cohorts, noise, clip, sampler.
+        plan: cohorts, noise, clip, sampler; any object with these parts of a plan will do.
         records: the clients' data.
         streams: where batches and noise come from.
         optimiser: step sizes, momentum, average.
@@ -101,7 +97,7 @@ class Experiment:
             law. Only in simulation, and only with the plain mean.
     """
 
-    plan: TrainingPlan
+    plan: Plan
     records: ClientRecords
     streams: Streams
     optimiser: Optimiser = field(default_factory=Optimiser)
@@ -174,7 +170,7 @@ class Experiment:
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
-        return self.optimiser.step_size(self.plan, round=round, step=step)
+        return self.optimiser.step_size(self.plan.training, round=round, step=step)
 
     def step_sizes(self, cohort: Cohort, step: int) -> FloatArray:
         """Factor on the mean gradient of each draw, alpha; times its weight, if it has one."""
@@ -184,38 +180,6 @@ class Experiment:
     def adds_noise_at(self, step: int) -> bool:
         """Whether a draw has noise of its own in this local step."""
         return not self.only_sum_counts or step + 1 < self.plan.training.local_steps
-
-
-class TrainingPlan(Protocol):
-    """The part of a plan that training executes; any object with these parts will do."""
-
-    @property
-    def training(self) -> Training:
-        """Rounds, cohort size, local steps and clip."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """All cohorts, [rounds, cohort size] client positions."""
-
-    @property
-    def contract(self) -> Contract:
-        """The sampler in force."""
-
-    @property
-    def population(self) -> Population:
-        """The clients' sizes."""
-
-    @property
-    def noise_multipliers(self) -> FloatArray:
-        """z_k of each client; 0 for public ones."""
-
-    @property
-    def batch_sizes(self) -> IntArray:
-        """Public denominator B_k of each client."""
-
-    @property
-    def sampling_rates(self) -> FloatArray:
-        """r_k of each client."""
 
 
 def draw_numbers(clients: IntArray) -> IntArray:
@@ -233,7 +197,7 @@ def draw_numbers(clients: IntArray) -> IntArray:
     return numbers
 
 
-def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -> Cohort:
+def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort:
     """The draws of one round of a plan.
 
     Args:
@@ -398,7 +362,7 @@ class ClientRecords:
         copied = copy.deepcopy(model).to(self.device)
         return copied if self.dtype is None else copied.to(self.dtype)
 
-    def check_against(self, plan: TrainingPlan) -> None:
+    def check_against(self, plan: Plan) -> None:
         """Refuse data whose clients are not the plan's: the noise was made for other sizes."""
         planned = np.asarray(plan.population.sizes, dtype=np.int64)
         if planned.size != len(self):
@@ -450,7 +414,7 @@ def merged_std(noise_stds: FloatArray, step_size: float) -> float:
     return float(step_size * np.linalg.norm(noise_stds) / noise_stds.size)
 
 
-def member_lattice(cohort: Cohort, plan: TrainingPlan, position: int) -> Lattice | None:
+def member_lattice(cohort: Cohort, plan: Plan, position: int) -> Lattice | None:
     """The lattice of one draw of a pooled cohort; those of all have one unit in their sum.
 
     Args:
@@ -469,7 +433,7 @@ def member_lattice(cohort: Cohort, plan: TrainingPlan, position: int) -> Lattice
     return Lattice(multiplier, plan.training.clip, exponent) if multiplier < math.inf else None
 
 
-def _common_lattice(cohort: Cohort, plan: TrainingPlan) -> tuple[float, FloatArray, int]:
+def _common_lattice(cohort: Cohort, plan: Plan) -> tuple[float, FloatArray, int]:
     """S; M_k = S B_k / g_k of each draw, infinite without weight; the exponent of them all."""
     assert cohort.weights is not None
     assert cohort.shares is not None

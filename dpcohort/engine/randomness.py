@@ -68,7 +68,8 @@ class Streams:
     """
 
     def __init__(self, seed: int | None, source: Bytes = os.urandom) -> None:
-        self._seed = None if seed is None else whole_number("seed", seed, at_least=0)
+        #: None for streams drawn from entropy.
+        self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
         #: Where random bytes of private streams come from; other than the system's in tests only.
         self.source = source
         self._keys: dict[str, WordArray] = {}
@@ -85,14 +86,9 @@ class Streams:
         return cls(None)
 
     @property
-    def seed(self) -> int | None:
-        """The seed, or None for streams drawn from entropy."""
-        return self._seed
-
-    @property
     def is_reproducible(self) -> bool:
         """Whether a stream can be drawn again, as simulation needs and privacy forbids."""
-        return self._seed is not None
+        return self.seed is not None
 
     def words(
         self, purpose: Purpose, count: int, *, round: int, client: int, draw: int = 0, step: int = 0
@@ -101,11 +97,12 @@ class Streams:
 
         The first n of a longer request are the words of a request for n.
         """
-        if self._seed is None:
+        if self.seed is None:
             return np.frombuffer(self.source(8 * count), dtype=np.uint64)
         counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
-        philox = self._philox
-        philox.state = {
+        if not hasattr(self._local, "philox"):  # making one anew takes four times as long
+            self._local.philox = np.random.Philox(0)
+        self._local.philox.state = {
             "bit_generator": "Philox",
             "state": {"counter": counter, "key": self._key(purpose)},
             "buffer": _EMPTY_BUFFER,
@@ -113,7 +110,7 @@ class Streams:
             "has_uint32": 0,
             "uinteger": 0,
         }
-        words: WordArray = philox.random_raw(count)
+        words: WordArray = self._local.philox.random_raw(count)
         return words
 
     def noise_key(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> bytes:
@@ -130,7 +127,7 @@ class Streams:
             >>> len(first), first == again
             (32, False)
         """
-        if self._seed is not None:
+        if self.seed is not None:
             raise InputError.because("seeded streams have no private noise; use from_entropy().")
         name = f"noise/{round}/{client}/{draw}/{step}".encode()
         entropy = self.source(KEY_BYTES)
@@ -157,14 +154,17 @@ class Streams:
             >>> torch.equal(a, b)
             True
         """
-        if self._seed is None:
+        if self.seed is None:
             raise InputError.because(
                 "floating-point noise is for simulation: private streams give keys (noise_key) "
                 "for noise on a lattice (dpcohort.engine.lattice)."
             )
         if out.device.type == "cpu":
+            if not hasattr(self._local, "cpu"):
+                self._local.cpu = torch.Generator()
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
-            return out.normal_(generator=self._cpu_generator(words))
+            self._local.cpu.set_state(_twister_state(words))
+            return out.normal_(generator=self._local.cpu)
         return self.add_normal_(out.zero_(), 1.0, purpose=purpose, **name)
 
     def add_normal_(
@@ -179,7 +179,7 @@ class Streams:
             >>> torch.equal(added, 1 + 2 * noise)
             True
         """
-        if self._seed is None or out.device.type == "cpu":
+        if self.seed is None or out.device.type == "cpu":
             noise = self.normal_(torch.empty_like(out), purpose=purpose, **name)
             return out.add_(noise, alpha=spread)
         told = np.empty(4, dtype=np.int64)  # in one piece: each copy to a device takes its time
@@ -195,24 +195,9 @@ class Streams:
 
     def _key(self, purpose: str) -> WordArray:
         if purpose not in self._keys:
-            digest = hashlib.blake2b(f"{self._seed}/{purpose}".encode(), digest_size=16).digest()
+            digest = hashlib.blake2b(f"{self.seed}/{purpose}".encode(), digest_size=16).digest()
             self._keys[purpose] = np.frombuffer(digest, dtype=np.uint64)
         return self._keys[purpose]
-
-    def _cpu_generator(self, words: WordArray) -> torch.Generator:
-        if not hasattr(self._local, "cpu"):
-            self._local.cpu = torch.Generator()
-        generator: torch.Generator = self._local.cpu
-        generator.set_state(_twister_state(words))
-        return generator
-
-    @property
-    def _philox(self) -> np.random.Philox:
-        """A generator to be set to any stream: making one anew takes four times as long."""
-        if not hasattr(self._local, "philox"):
-            self._local.philox = np.random.Philox(0)
-        philox: np.random.Philox = self._local.philox
-        return philox
 
 
 def first_words(
@@ -321,7 +306,11 @@ def draw_positions(
         return np.arange(size, dtype=np.int64)
     words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
     if sampler == "poisson":
-        return _independent(words, rate)
+        if not 0 <= rate <= 1:
+            raise InputError("rate", given=rate, allowed="a number from 0 to 1")
+        # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
+        uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
+        return np.flatnonzero(uniform < rate).astype(np.int64)
     return _without_replacement(words, batch_size)
 
 
@@ -374,8 +363,10 @@ def draw_batch(
     choice("sampler", sampler, ["poisson", "fixed"])
     number("rate", rate, above=0, at_most=1)
     whole_number("batch_size", batch_size, at_least=1, at_most=records)
-    if sampler == "fixed":
-        return _subset(records, batch_size, source)
+    while sampler == "fixed":  # keys that tie are drawn again
+        keys = np.frombuffer(source(8 * records), dtype="<u8")
+        if np.unique(keys).size == records:
+            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
     threshold = int(Fraction(rate) * 2**64)
     if threshold == 2**64:
         return np.arange(records, dtype=np.int64)
@@ -383,28 +374,10 @@ def draw_batch(
     return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
 
 
-def _subset(records: int, batch_size: int, source: Bytes) -> IntArray:
-    while True:
-        keys = np.frombuffer(source(8 * records), dtype="<u8")
-        if np.unique(keys).size == records:
-            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
-
-
-def _independent(words: WordArray, rate: float) -> IntArray:
-    if not 0 <= rate <= 1:
-        raise InputError("rate", given=rate, allowed="a number from 0 to 1")
-    # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
-    uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
-    return np.flatnonzero(uniform < rate).astype(np.int64)
-
-
 def _without_replacement(words: WordArray, batch_size: int) -> IntArray:
     if not 1 <= batch_size <= words.shape[-1]:
-        raise InputError(
-            "batch_size",
-            given=batch_size,
-            allowed=f"a whole number from 1 to the client's size {words.shape[-1]}",
-        )
+        allowed = f"a whole number from 1 to the client's size {words.shape[-1]}"
+        raise InputError("batch_size", given=batch_size, allowed=allowed)
     # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
     chosen = np.argpartition(words, batch_size - 1, axis=-1)[..., :batch_size]
     return np.sort(chosen, axis=-1).astype(np.int64, copy=False)

@@ -17,16 +17,15 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import number, whole_number
+from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
@@ -34,10 +33,7 @@ from dpcohort.errors import InputError
 from dpcohort.metrics import main_value
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.tasks import Task
-from dpcohort.training import LARGEST_STEP
-
-if TYPE_CHECKING:
-    from dpcohort.engine.experiment import TrainingPlan
+from dpcohort.training import LARGEST_STEP, Training
 
 
 @dataclass
@@ -55,9 +51,8 @@ class EngineState:
         memory: what the aggregation remembers [rows, D], None if it remembers nothing.
 
     Example:
-        >>> state = EngineState(torch.zeros(2), next_round=3)
-        >>> EngineState.from_arrays(state.to_arrays()).next_round
-        3
+        >>> EngineState(torch.zeros(2)).next_round
+        0
     """
 
     parameters: Tensor
@@ -66,47 +61,6 @@ class EngineState:
     average: Tensor | None = None
     memory: Tensor | None = None
 
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Named arrays for a file without code in it (safetensors, npz)."""
-        return {
-            name: value.detach().cpu().numpy().copy()
-            if isinstance(value, Tensor)
-            else np.asarray(value, dtype=np.int64)
-            for name, value in vars(self).items()
-            if value is not None
-        }
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray[Any, Any]], *, device: torch.device | str = "cpu"
-    ) -> EngineState:
-        """The state that ``to_arrays`` wrote.
-
-        Raises:
-            InputError: something is missing or does not fit together.
-        """
-        missing = [name for name in ("parameters", "next_round") if name not in arrays]
-        if missing:
-            raise InputError("state", given=sorted(arrays), allowed=f"arrays with {missing[0]!r}")
-        held = {
-            name: torch.tensor(np.asarray(arrays[name]), device=device)
-            for name in ("parameters", "momentum", "average", "memory")
-            if name in arrays
-        }
-        memory, length = held.pop("memory", None), held["parameters"].numel()
-        if any(v.shape != held["parameters"].shape or v.dim() != 1 for v in held.values()):
-            shapes = {name: tuple(v.shape) for name, v in held.items()}
-            raise InputError("state", given=shapes, allowed="vectors of one length")
-        if memory is not None and (memory.dim() != 2 or memory.shape[1] != length):
-            allowed = f"rows of length {length}"
-            raise InputError("memory of the state", given=tuple(memory.shape), allowed=allowed)
-        next_round = int(np.asarray(arrays["next_round"]).item())
-        return cls(next_round=next_round, memory=memory, **held)
-
-    def clone(self) -> EngineState:
-        """An independent copy."""
-        return copy.deepcopy(self)
-
 
 #: Tests parameters [D] of a model on a test set.
 Evaluator = Callable[[Tensor], TestResult]
@@ -114,34 +68,28 @@ Evaluator = Callable[[Tensor], TestResult]
 Outputs = Callable[[Tensor], Tensor]
 
 
-def outputs_on(
-    model: nn.Module,
-    inputs: Any,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    chunk: int = 2000,
-) -> Outputs:
+#: Examples that are tested at a time.
+_AT_A_TIME = 2000
+
+
+def outputs_on(model: nn.Module, inputs: Any, *, device: torch.device | str = "cpu") -> Outputs:
     """A function that gives the outputs of one model, with any parameters, on one test set.
 
     Args:
         model: it is copied.
         inputs: [n, ...] test inputs.
-        device: where to compute; the inputs stay there.
-        dtype: floating type to compute in.
-        chunk: examples at a time.
+        device: where to compute, in 32 bits; the inputs stay there.
 
     Example:
         >>> outputs = outputs_on(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
         >>> outputs(torch.tensor([3.0])).tolist()
         [[3.0], [6.0]]
     """
-    whole_number("chunk", chunk, at_least=1)
-    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    copied = copy.deepcopy(model).to(device=device, dtype=torch.float32).eval()
     layout = FlatLayout(copied)
     x = torch.as_tensor(inputs).to(device)
     if x.is_floating_point():
-        x = x.to(dtype)
+        x = x.float()
     if x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -149,7 +97,7 @@ def outputs_on(
     @torch.inference_mode()
     def outputs(parameters: Tensor) -> Tensor:
         layout.assign(copied, parameters)
-        return torch.cat([copied(part) for part in torch.split(x, chunk)])
+        return torch.cat([copied(part) for part in torch.split(x, _AT_A_TIME)])
 
     return outputs
 
@@ -161,8 +109,6 @@ def evaluator_on(
     *,
     task: Task | None = None,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    chunk: int = 2000,
 ) -> Evaluator:
     """A function that tests parameter vectors of one model on one test set.
 
@@ -172,8 +118,6 @@ def evaluator_on(
         targets: [n] classes, or what else the task predicts.
         task: what is predicted; without it a class.
         device: where to evaluate; the test set stays there.
-        dtype: floating type to evaluate in.
-        chunk: examples at a time.
 
     Example:
         >>> evaluate = evaluator_on(nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]), [0, 1])
@@ -181,7 +125,7 @@ def evaluator_on(
         >>> result.accuracy, result.class_accuracy
         (1.0, (1.0, 1.0))
     """
-    outputs_of = outputs_on(model, inputs, device=device, dtype=dtype, chunk=chunk)
+    outputs_of = outputs_on(model, inputs, device=device)
     y = torch.as_tensor(targets).to(device)
     if len(inputs) == 0 or len(inputs) != len(y):
         raise InputError.because(
@@ -222,23 +166,15 @@ class StepSize(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ConstantStep:
-    """The same step size throughout.
+def ConstantStep(size: float) -> float:  # noqa: N802
+    """The same step size throughout: the number itself, which `Optimiser` takes as well.
 
     Example:
-        >>> ConstantStep(0.1).at(5, 100)
+        >>> ConstantStep(0.1)
         0.1
     """
-
-    size: float
-
-    def __post_init__(self) -> None:
-        number("step size", self.size, above=0, at_most=LARGEST_STEP)
-
-    def at(self, time: int, total: int) -> float:
-        """The constant."""
-        return self.size
+    checked = number("step size", size, above=0, at_most=LARGEST_STEP)
+    return size if isinstance(size, int) else checked
 
 
 @dataclass(frozen=True)
@@ -309,31 +245,34 @@ class Optimiser:
     """Step sizes of clients and server.
 
     Attributes:
-        local_step: step size of the clients, alpha_{t^g,t^l}.
+        local_step: step size of the clients, alpha_{t^g,t^l}: a number, or a `StepSize`.
         server_learning_rate: factor on the combined update.
         server_momentum: m <- momentum m + update; the model moves by m. 0 is none.
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.
 
     Example:
-        >>> Optimiser(local_step=ConstantStep(0.2)).server_learning_rate
+        >>> Optimiser(local_step=0.2).server_learning_rate
         1.0
     """
 
-    local_step: StepSize = field(default_factory=lambda: ConstantStep(0.1))
+    local_step: float | StepSize = 0.1
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
     average_decay: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.local_step, int | float):
+            ConstantStep(self.local_step)
         number("server_learning_rate", self.server_learning_rate, above=0, at_most=LARGEST_STEP)
         number("server_momentum", self.server_momentum, at_least=0, below=1)
         if self.average_decay is not None:
             number("average_decay", self.average_decay, at_least=0, below=1)
 
-    def step_size(self, plan: TrainingPlan, *, round: int, step: int) -> float:
-        """Step size alpha_{t^g,t^l} of one local step of a round of a plan."""
-        training = plan.training
+    def step_size(self, training: Training, *, round: int, step: int) -> float:
+        """Step size alpha_{t^g,t^l} of one local step of a round."""
+        if isinstance(self.local_step, int | float):
+            return self.local_step
         time = round * training.local_steps + step
         return self.local_step.at(time, training.rounds * training.local_steps)
 

@@ -339,9 +339,8 @@ def noise_after(job: Job, run: Run) -> float:
 
 def _step_scale(job: Job, round: int) -> float:
     """How large a round's update is in units of one step's gradient, if nothing but noise."""
-    steps = job.plan.training.local_steps
-    total = job.plan.training.rounds * steps
-    sizes = [job.optimiser.local_step.at(round * steps + i, total) for i in range(steps)]
+    training, step_size = job.plan.training, job.optimiser.step_size
+    sizes = [step_size(training, round=round, step=i) for i in range(training.local_steps)]
     return math.sqrt(sum(size * size for size in sizes))
 
 

@@ -78,23 +78,20 @@ def build_model(
     whole_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
     if not is_named_function(name):
         choice("model", name, (*MODEL_NAMES, "module:function"))
-    build = _build_own if is_named_function(name) else _build_known
+    given = dict(options or {})
     with seeded(seed):
-        model = build(name, shape, classes, dict(options or {}))
+        if is_named_function(name):
+            model = _build_own(name, shape, classes, given)
+        else:
+            builder, known = _BUILDERS[name]
+            refuse_unknown(f"The model {name!r} has no", "it has", given, known)
+            model = builder(shape, classes, **given)
     if weights is not None:
         load_weights(model, weights)
     if frozen:
         freeze(model, frozen, known=None if weights is None else list(read_weights(weights)))
     check_trainable(model, input_shape=shape, classes=classes, input_dtype=input_dtype)
     return model
-
-
-def _build_known(
-    name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]
-) -> nn.Module:
-    builder, known = _BUILDERS[name]
-    refuse_unknown(f"The model {name!r} has no", "it has", options, known)
-    return builder(shape, classes, **options)
 
 
 def _build_own(

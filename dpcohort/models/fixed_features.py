@@ -305,27 +305,17 @@ def morlet_bank(height: int, width: int, *, scales: int, orientations: int) -> T
         (torch.Size([2, 4, 16, 16]), True)
     """
     slant = min(1.0, 4.0 / orientations)
-    wavelets = [
-        _morlet(height, width, 2.0**scale, math.pi * turn / orientations, slant)
-        for scale in range(scales)
-        for turn in range(orientations)
-    ]
+    wavelets = []
+    for scale in (2.0**j for j in range(scales)):
+        for turn in range(orientations):
+            form = (height, width, scale, math.pi * turn / orientations, slant)
+            wave, window = _gabor(*form, _FREQUENCY / scale), _gabor(*form, 0.0)
+            wavelets.append(wave - window * (wave[0, 0] / window[0, 0]))
     bank = torch.stack(wavelets).view(scales, orientations, height, width)
-    return (bank / _energy_gain(bank).max().sqrt()).float()
-
-
-def _energy_gain(bank: Tensor) -> Tensor:
-    """By how much the whole bank multiplies a real image's energy, frequency by frequency."""
     power = bank.square().sum((0, 1))
     # A real image has as much at a frequency as at its opposite, where the wavelets have little.
-    opposite = power.flip((0, 1)).roll((1, 1), (0, 1))
-    return (power + opposite) / 2
-
-
-def _morlet(height: int, width: int, scale: float, angle: float, slant: float) -> Tensor:
-    wave = _gabor(height, width, scale, angle, slant, _FREQUENCY / scale)
-    window = _gabor(height, width, scale, angle, slant, 0.0)
-    return wave - window * (wave[0, 0] / window[0, 0])
+    gain = (power + power.flip((0, 1)).roll((1, 1), (0, 1))) / 2
+    return (bank / gain.max().sqrt()).float()
 
 
 def _gabor(

@@ -172,18 +172,18 @@ def _check_behaviour(
 
 def _shaken(model: nn.Module) -> dict[str, Tensor]:
     """Shaken weights for every place that holds some; tied places get the same ones."""
-    weights = {id(p): p + _shake(p) for p in model.parameters() if p.dtype.is_floating_point}
+    # Noise drawn on the CPU, so that no other generator moves.
+    weights = {
+        id(p): p + 0.1 * torch.randn(p.shape, dtype=p.dtype).to(p.device)
+        for p in model.parameters()
+        if p.dtype.is_floating_point
+    }
     return {
         f"{path}.{name}" if path else name: weights[id(parameter)]
         for path, layer in model.named_modules()  # a layer that is there twice comes once
         for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
         if id(parameter) in weights
     }
-
-
-def _shake(weights: Tensor) -> Tensor:
-    """Noise drawn on the CPU, so that no other generator moves."""
-    return 0.1 * torch.randn(weights.shape, dtype=weights.dtype).to(weights.device)
 
 
 def _random_records(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -165,10 +165,11 @@ class ReportHandler:
         """Sums with floating-point noise of a seed."""
         raw = self._meter.raw_centred_sums(parameters, positions, terms)
         stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in clients]
-        return {
-            k: float(raw_sum) + (std * self._normal(round, k) if std > 0 else 0.0)
-            for k, raw_sum, std in zip(clients, raw, stds, strict=True)
-        }
+        answers, noise = {}, torch.empty(1, dtype=torch.float64)
+        for k, raw_sum, std in zip(clients, raw, stds, strict=True):
+            self._streams.normal_(noise, round=round, client=k, draw=REPORT_DRAW)
+            answers[k] = float(raw_sum) + std * float(noise)
+        return answers
 
     def _private(
         self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
@@ -218,10 +219,6 @@ class ReportHandler:
             draw=REPORT_DRAW,
             step=0,
         )
-
-    def _normal(self, round: int, k: int) -> float:
-        out = torch.empty(1, dtype=torch.float64)
-        return float(self._streams.normal_(out, round=round, client=k, draw=REPORT_DRAW))
 
 
 class LossMeter:

@@ -299,8 +299,15 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
             'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
         )
     public = round(config.data.public_share * len(dataset))
-    _check_total_size(config, len(dataset) - public)
-    clients = config.population(len(dataset) - public)
+    left, stated = len(dataset) - public, config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int) and stated > left:
+        raise InputError(
+            "population.total_size",
+            given=stated,
+            allowed=f"at most {left}, the records there are for clients with a budget",
+            next_step="Leave it out (--set population.total_size= does): they share all of them.",
+        )
+    clients = config.population(left)
     if public == 0:
         return clients
     return Population.from_arrays(
@@ -507,17 +514,6 @@ def _check_size(config: Config, data: str, name: str, stated: int, held: int) ->
         )
 
 
-def _check_total_size(config: Config, left: int) -> None:
-    stated = config.values.get("population", {}).get("total_size")
-    if isinstance(stated, int) and stated > left:
-        raise InputError(
-            "population.total_size",
-            given=stated,
-            allowed=f"at most {left}, the records there are for clients with a budget",
-            next_step="Leave it out (--set population.total_size= does): they share all of them.",
-        )
-
-
 def configured_plan(
     config: Config,
     data: Dataset | None = None,
@@ -642,8 +638,14 @@ def configured_job(
         charges = described_charges(promised, charges)
     seed = config.run.seed + shift
     section = data_section(config)
-    if private_entropy and section.estimated_bounds is not None:
-        _check_estimate_is_private(config)
+    if private_entropy and (estimate := estimated_bounds(config)) is not None:
+        from dpcohort.data.private_bounds import PRIVATE
+
+        if estimate["stamp"] != PRIVATE:
+            raise InputError.because(
+                f"{section.estimated_bounds}: its noise came from a seed, so no budget covers it. "
+                "Estimate the bounds again with --private-entropy."
+            )
     partition_seed = seed if section.seed is None else section.seed
     if partition is None:
         partition = _partition(config, plan, dataset, partition_seed, after)
@@ -729,17 +731,6 @@ def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
                 "estimate of bounds, has spent the rest. Make the plan from this config: "
                 "dpcohort plan CONFIG -o FILE."
             )
-
-
-def _check_estimate_is_private(config: Config) -> None:
-    from dpcohort.data.private_bounds import PRIVATE
-
-    estimate = estimated_bounds(config)
-    if estimate is not None and estimate["stamp"] != PRIVATE:
-        raise InputError.because(
-            f"{data_section(config).estimated_bounds}: its noise came from a seed, so no budget "
-            "covers it. Estimate the bounds again with --private-entropy."
-        )
 
 
 def held_out_within(
@@ -913,9 +904,9 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
 
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
-    from dpcohort.engine import ConstantStep, InverseRootStep, InverseTimeStep, Optimiser, StepSize
+    from dpcohort.engine import InverseRootStep, InverseTimeStep, Optimiser, StepSize
 
-    step: StepSize = ConstantStep(0.1 if section.learning_rate is None else section.learning_rate)
+    step: float | StepSize = 0.1 if section.learning_rate is None else section.learning_rate
     if section.step == "inverse-time" and section.beta is not None:
         step = InverseTimeStep(section.beta, 1.0 if section.gamma is None else section.gamma)
     if section.step == "inverse-root" and section.gradient_bound is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +39,18 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, RecordedRule, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs.folder import (
-    AppendLog,
-    RunFolder,
+    BEFORE,
+    CHECKPOINTS,
+    CONFIG,
+    CONTINUED,
+    LEDGER,
+    PARTITION,
+    PLAN,
+    RESULT,
+    SETTINGS,
+    find_run,
     latest_checkpoint,
+    open_log,
     read_json,
     settings_sha256,
     write_json,
@@ -104,20 +112,27 @@ def replan(
     """
     from dpcohort.runs.verification import verify_run
 
-    folder = RunFolder.find(run)
+    folder = find_run(run)
     refuse_continued(folder)
     # Receipts of a run that a crash stopped may be of an earlier stop; the ledger counts.
-    found = verify_run(folder.path, method="pld", receipts=folder.result.exists())
+    found = verify_run(folder, method="pld", receipts=(folder / RESULT).exists())
     wrong = [finding for finding in found.findings if finding.kind != "note"]
     if wrong:
         raise VerificationError(
-            f"{folder.path} does not verify, so what its clients spent is not known: "
-            f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder.path}"
+            f"{folder} does not verify, so what its clients spent is not known: "
+            f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder}"
         )
     _refuse_unwritten_charges(folder)
-    old = Plan.load(folder.plan)
-    before = segments_until(folder, old)
-    training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
+    old = Plan.load(folder / PLAN)
+    before = (*old.before, segment_of(folder, old))
+    left = old.training.rounds - before[-1].rounds
+    if rounds is None and left == 0:
+        raise InputError.because(
+            f"{folder} has done all of its {old.training.rounds} rounds. Say how many more: "
+            "--rounds N."
+        )
+    more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
+    training = replace(old.training, rounds=more)
     people = _who_goes_on(clients, before, drop=drop_exhausted)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
@@ -146,32 +161,20 @@ def replan(
     return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
 
 
-def _refuse_unwritten_charges(folder: RunFolder) -> None:
+def _refuse_unwritten_charges(folder: Path) -> None:
     """What tuning or an estimate spent is in ``run.json``; earlier versions did not write it."""
-    said = read_json(folder.settings)
+    said = read_json(folder / SETTINGS)
     if said.get("charges") is not None:
         return
-    written = parse_toml(folder.config.read_text("utf-8")) if folder.config.exists() else {}
+    written = parse_toml((folder / CONFIG).read_text("utf-8")) if (folder / CONFIG).exists() else {}
     charged = (said.get("tuning") or {}).get("share")
     charged = charged or (written.get("data") or {}).get("estimated_bounds")
-    if charged and not charges_in(Plan.load(folder.plan).before):
+    if charged and not charges_in(Plan.load(folder / PLAN).before):
         raise InputError.because(
-            f"{folder.path}: tuning on the clients' records, or an estimate of bounds, spent part "
+            f"{folder}: tuning on the clients' records, or an estimate of bounds, spent part "
             "of the budgets before this run, and the version of dpcohort that began it did not "
             "write down whose and how much. Begin a new run with what is left."
         )
-
-
-def _rounds_left(folder: RunFolder, old: Plan, last: Segment, asked: int | None) -> int:
-    if asked is not None:
-        return whole_number("rounds", asked, at_least=1)
-    left = old.training.rounds - last.rounds
-    if left == 0:
-        raise InputError.because(
-            f"{folder.path} has done all of its {old.training.rounds} rounds. Say how many more: "
-            "--rounds N."
-        )
-    return left
 
 
 def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:
@@ -207,18 +210,13 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     return Population.from_clients(some, allow_large_delta=large) if kept else None
 
 
-def segments_until(folder: RunFolder, plan: Plan) -> tuple[Segment, ...]:
-    """The runs before a run, and itself as far as its ledger counts.
+def segment_of(folder: Path, plan: Plan) -> Segment:
+    """What was spent in one run, as far as its ledger counts.
 
     Raises:
         VerificationError: its ledger is not that of its plan.
     """
-    return (*plan.before, segment_of(folder, plan))
-
-
-def segment_of(folder: RunFolder, plan: Plan) -> Segment:
-    """What was spent in one run, as far as its ledger counts."""
-    content, journal = _whole_lines(folder.ledger), Journal.read(plan, folder.ledger)
+    content, journal = _whole_lines(folder / LEDGER), Journal.read(plan, folder / LEDGER)
     everybody = np.arange(len(plan.population))
     draws, reports = plan.charged(journal.draws, journal.reports, everybody)
     took_part = np.flatnonzero((draws > 0) | (reports > 0)).tolist()
@@ -228,7 +226,7 @@ def segment_of(folder: RunFolder, plan: Plan) -> Segment:
         for k in took_part
         if not public[k]
     }
-    settings = read_json(folder.settings)
+    settings = read_json(folder / SETTINGS)
     return Segment(
         plan=plan.sha256,
         ledger=hashlib.sha256(content).hexdigest(),
@@ -263,21 +261,18 @@ def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
         InputError: the plan goes on from another run, or from none.
         VerificationError: the run is not as it was when the plan was made.
     """
-    folder = RunFolder.find(after)
+    folder = find_run(after)
     if not plan.before:
         raise InputError.because(
             f"the plan {plan.sha256[:16]}... goes on from no run. Make one that goes on from "
-            f"{folder.path}: dpcohort replan {folder.path} --clients NEW.csv --out plan.json"
+            f"{folder}: dpcohort replan {folder} --clients NEW.csv --out plan.json"
         )
     _check_past(plan, folder)
-    owner = settings_sha256(read_json(folder.settings))
-    kept = latest_checkpoint(folder.checkpoints, owner=owner)
-    if kept is None:
-        return {}
-    next_round, arrays, _ = kept
+    owner = settings_sha256(read_json(folder / SETTINGS))
+    next_round, arrays, _ = latest_checkpoint(folder / CHECKPOINTS, owner=owner)
     if next_round > plan.before[-1].rounds:
         raise VerificationError(
-            f"{folder.ledger} does not count round {plan.before[-1].rounds}, which was computed. "
+            f"{folder / LEDGER} does not count round {plan.before[-1].rounds}, which was computed. "
             "Nothing is computed without a whole ledger; see: dpcohort verify"
         )
     # What rules remember of clients has their old places, and is left behind.
@@ -285,22 +280,22 @@ def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
     return {name: arrays[name] for name in names if name in arrays}
 
 
-def _check_past(plan: Plan, folder: RunFolder) -> None:
+def _check_past(plan: Plan, folder: Path) -> None:
     """What a plan says of the runs before is what their ledgers say."""
-    old = Plan.load(folder.plan)
+    old = Plan.load(folder / PLAN)
     if old.sha256 != plan.before[-1].plan:
         raise InputError.because(
             f"the plan goes on from the run of the plan {plan.before[-1].plan[:16]}..., and "
-            f"{folder.path} has {old.sha256[:16]}.... Give the run that it was made from."
+            f"{folder} has {old.sha256[:16]}.... Give the run that it was made from."
         )
-    if segments_until(folder, old) != plan.before:
+    if (*old.before, segment_of(folder, old)) != plan.before:
         raise VerificationError(
-            f"{folder.path} is not as it was when the plan was made: its ledger counts other "
+            f"{folder} is not as it was when the plan was made: its ledger counts other "
             "draws. What was spent must be in the plan; make it again with dpcohort replan."
         )
 
 
-def refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | None = None) -> None:
+def refuse_continued(folder: Path, plan: Plan | None = None, out: Path | None = None) -> None:
     """A run goes on once: twice would spend what is left of every budget twice.
 
     Args:
@@ -311,22 +306,22 @@ def refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | No
     Raises:
         InputError: it goes on elsewhere.
     """
-    if not folder.continued.exists():
+    if not (folder / CONTINUED).exists():
         return
-    said = read_json(folder.continued)
-    place = folder.path / str(said.get("run"))
+    said = read_json(folder / CONTINUED)
+    place = folder / str(said.get("run"))
     is_same_plan = plan is not None and said.get("plan") == plan.sha256
     if is_same_plan and (out is None or place.resolve() == out.resolve()):
         return
     shown = os.path.normpath(place)
     raise InputError.because(
-        f"{folder.path} goes on in {shown}; going on twice would spend its clients' budgets twice. "
+        f"{folder} goes on in {shown}; going on twice would spend its clients' budgets twice. "
         f"Go on from {shown} instead. (Only if nothing was ever counted there: delete "
-        f"{folder.continued} and begin again.)"
+        f"{folder / CONTINUED} and begin again.)"
     )
 
 
-def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
+def take_over(plan: Plan, old: Path, folder: Path) -> None:
     """Say in the old folder where it goes on, and keep what proves the past in the new one.
 
     The old ledger is locked meanwhile: nobody is counting in it, and it is as the plan says.
@@ -335,35 +330,30 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
         InputError: another process trains in the old folder, or it goes on elsewhere.
         VerificationError: its ledger counts other draws than the plan.
     """
-    old = RunFolder(after)
-    with closing(AppendLog(old.ledger, exclusive=True)):
-        refuse_continued(old, plan, folder.path)
+    with open_log(old / LEDGER, exclusive=True):
+        refuse_continued(old, plan, folder)
         _check_past(plan, old)
         for number in range(1, len(plan.before)):
-            _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
-        _copy(old, RunFolder(folder.before / str(len(plan.before))))
-        if not old.result.exists():  # no more is counted there, so these are its last
-            Run.load(old.path).write_receipts()
-        place = os.path.relpath(folder.path.resolve(), old.path.resolve())
-        write_json(old.continued, {"run": place, "plan": plan.sha256})
+            _copy(old / BEFORE / str(number), folder / BEFORE / str(number))
+        _copy(old, folder / BEFORE / str(len(plan.before)))
+        if not (old / RESULT).exists():  # no more is counted there, so these are its last
+            Run.load(old).write_receipts()
+        place = os.path.relpath(folder.resolve(), old.resolve())
+        write_json(old / CONTINUED, {"run": place, "plan": plan.sha256})
 
 
-def _copy(source: RunFolder, target: RunFolder) -> None:
+def _copy(source: Path, target: Path) -> None:
     try:
-        target.path.mkdir(parents=True, exist_ok=True)
-        for name, limit in (
-            ("plan", LARGEST_PLAN),
-            ("settings", LARGEST_LOG),
-            ("ledger", LARGEST_LOG),
-            ("partition", LARGEST_LOG),
-        ):
-            path: Path = getattr(source, name)
-            content = _whole_lines(path) if name == "ledger" else read_bounded(path, limit)
-            with atomic_writer(getattr(target, name), binary=True) as file:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in (PLAN, SETTINGS, LEDGER, PARTITION):
+            limit = LARGEST_PLAN if name == PLAN else LARGEST_LOG
+            path = source / name
+            content = _whole_lines(path) if name == LEDGER else read_bounded(path, limit)
+            with atomic_writer(target / name, binary=True) as file:
                 file.write(content)
     except OSError as error:
         raise VerificationError(
-            f"{source.path} is not whole ({error.strerror or error}): what was spent in it could "
+            f"{source} is not whole ({error.strerror or error}): what was spent in it could "
             "not be proved. See: dpcohort verify"
         ) from None
 
@@ -375,16 +365,15 @@ def holders(after: Path, data: Dataset) -> dict[int, str] | None:
         after: the run's folder.
         data: the data set that goes on.
     """
-    folder = RunFolder(after)
-    runs_before = len(Plan.load(folder.plan).before)
-    places = [RunFolder(folder.before / str(i + 1)) for i in range(runs_before)]
+    runs_before = len(Plan.load(after / PLAN).before)
+    places = [after / BEFORE / str(i + 1) for i in range(runs_before)]
     found: dict[int, str] = {}
-    for place in (*places, folder):
-        said = read_json(place.settings).get("data")
+    for place in (*places, after):
+        said = read_json(place / SETTINGS).get("data")
         told = said if isinstance(said, dict) else {}
         if (told.get("name"), told.get("records")) != (data.name, len(data)):
             return None
-        partition, ids = load_partition(place.partition), Plan.load(place.plan).population.ids
+        partition, ids = load_partition(place / PARTITION), Plan.load(place / PLAN).population.ids
         for k, name in enumerate(ids):
             found.update(dict.fromkeys(partition.client(k).tolist(), name))
     return found
@@ -423,7 +412,7 @@ def carried_partition(
             )
         groups.append(np.concatenate([had, free[used : used + more]]))
         used += more
-    begun_with = read_json(RunFolder(after).settings)["partition"]["sha256"]
+    begun_with = read_json(after / SETTINGS)["partition"]["sha256"]
     rule = {"rule": "carried on", "from": str(begun_with)}
     sizes, names = [group.size for group in groups], tuple(plan.population.ids)
     return dealt(np.concatenate(groups), sizes, len(data), rule, names)

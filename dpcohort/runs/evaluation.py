@@ -25,7 +25,7 @@ from dpcohort.errors import InputError
 from dpcohort.metrics import METRICS, Check, check_together
 from dpcohort.plain_text import html_table
 from dpcohort.plan import Plan
-from dpcohort.runs.folder import RunFolder
+from dpcohort.runs.folder import find_runs
 from dpcohort.runs.run import Run
 
 
@@ -428,7 +428,7 @@ def load_group(path: str | Path) -> list[Run]:
         DataMissingError: there is none.
         InputError: one of them is not finished.
     """
-    runs = [Run.load(folder.path) for folder in RunFolder.find_all(path)]
+    runs = [Run.load(folder) for folder in find_runs(path)]
     for run in runs:
         if not run.is_finished:
             raise InputError.because(

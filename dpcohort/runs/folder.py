@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's folder: its files, how they are written so that a crash leaves them whole, and read back.
 
-JSON lines are append-only: an entry is on disk when ``append`` returns, and never changed. The last
-two checkpoints are kept, each in one file that knows its own hash.
+JSON lines are append-only: an entry is on disk when ``append_line`` returns, and never changed. The
+last two checkpoints are kept, each in one file that knows its own hash.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -92,142 +93,131 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-class RunFolder:
-    """Paths inside one run folder.
+#: The configuration, if the run was made from one.
+CONFIG = "config.toml"
+#: The plan.
+PLAN = "plan.json"
+#: Who holds which records; private, like the records themselves.
+PARTITION = "partition.npz"
+#: What a resume must agree with; written last, so that its presence means a whole start.
+SETTINGS = "run.json"
+#: Draws, counted before they are computed.
+LEDGER = "ledger.jsonl"
+#: Public records of the rounds.
+ROUNDS = "rounds.jsonl"
+#: The last states.
+CHECKPOINTS = "checkpoints"
+#: One file a drawn client, or one for all.
+RECEIPTS = "receipts"
+#: The model that was scored: the average of iterates where one is kept, else the last one.
+MODEL = "model.safetensors"
+#: The last iterate, beside an average.
+LAST_MODEL = "model-last.safetensors"
+#: The average in runs of before, in which ``MODEL`` is the last iterate.
+AVERAGE_MODEL = "model-average.safetensors"
+#: Test results and hashes; present when the run is finished.
+RESULT = "result.json"
+#: How good clients' own models are, in a simulation; nothing of it leaves a real client.
+PERSONAL = "personal.json"
+#: Versions and device.
+ENVIRONMENT = "environment.json"
+#: Where the run goes on, if it does; written by the run that takes over.
+CONTINUED = "continued.json"
+#: Of a run that goes on from others: their plans, ledgers, settings and partitions.
+BEFORE = "before"
 
-    Example:
-        >>> RunFolder("runs/first").plan.name
-        'plan.json'
+#: What is written before the first round.
+_FIRST = (CONFIG, PLAN, PARTITION, ENVIRONMENT, LEDGER, ROUNDS)
+
+
+def begin_run(path: str | Path, *, again: bool = False, private: bool = False) -> Path:
+    """Make a new run folder; one that holds anything is never touched.
+
+    Args:
+        path: where.
+        again: begin anew where a start was cut short before anything was computed.
+        private: only its owner may enter it: sizes of files and the times they change tell of
+            the records, too.
+
+    Raises:
+        InputError: the folder is in use, or cannot be made.
     """
+    folder = Path(path)
+    try:
+        if again and _is_half_begun(folder):
+            (folder / LEDGER).unlink(missing_ok=True)
+            (folder / ROUNDS).unlink(missing_ok=True)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            words = "something else. Choose another name."
+            if is_run(folder):
+                words = "a run. Go on with it (--resume), or choose another name."
+            raise InputError.because(f"{folder} exists and holds {words}")
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        (folder / RECEIPTS).mkdir(exist_ok=True)
+        if private:
+            close_to_others(folder)
+    except OSError as error:
+        raise InputError.because(
+            f"{folder} cannot be made: {error.strerror or error}. Choose another place."
+        ) from None
+    return folder
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        #: The configuration, if the run was made from one.
-        self.config = self.path / "config.toml"
-        #: The plan.
-        self.plan = self.path / "plan.json"
-        #: Who holds which records; private, like the records themselves.
-        self.partition = self.path / "partition.npz"
-        #: What a resume must agree with; written last, so that its presence means a whole start.
-        self.settings = self.path / "run.json"
-        #: Draws, counted before they are computed.
-        self.ledger = self.path / "ledger.jsonl"
-        #: Public records of the rounds.
-        self.rounds = self.path / "rounds.jsonl"
-        #: The last states.
-        self.checkpoints = self.path / "checkpoints"
-        #: One file a drawn client, or one for all.
-        self.receipts = self.path / "receipts"
-        #: The model that was scored: the average of iterates where one is kept, else the last one.
-        self.model = self.path / "model.safetensors"
-        #: The last iterate, beside an average.
-        self.last = self.path / "model-last.safetensors"
-        #: The average in runs of before, in which ``model`` is the last iterate.
-        self.average = self.path / "model-average.safetensors"
-        #: Test results and hashes; present when the run is finished.
-        self.result = self.path / "result.json"
-        #: How good clients' own models are, in a simulation; nothing of it leaves a real client.
-        self.personal = self.path / "personal.json"
-        #: Versions and device.
-        self.environment = self.path / "environment.json"
-        #: Where the run goes on, if it does; written by the run that takes over.
-        self.continued = self.path / "continued.json"
-        #: Of a run that goes on from others: their plans, ledgers, settings and partitions.
-        self.before = self.path / "before"
 
-    @classmethod
-    def begin(cls, path: str | Path, *, again: bool = False, private: bool = False) -> RunFolder:
-        """Make a new run folder; one that holds anything is never touched.
+def _is_half_begun(folder: Path) -> bool:
+    """Only what is written before the first round is there, and not all of it."""
+    if is_run(folder) or not folder.is_dir():
+        return False
+    ledger = folder / LEDGER
+    if ledger.is_file() and read_bounded(ledger, LARGEST_LOG).count(b"\n") > 1:
+        return False  # more than its header: what is counted is never taken back
+    return all(
+        p.name in (*_FIRST, BEFORE)
+        or (p.is_file() and p.name.startswith(tuple(f".{name}." for name in _FIRST)))
+        or (p.name in (CHECKPOINTS, RECEIPTS) and not any(p.iterdir()))
+        for p in folder.iterdir()
+    )
 
-        Args:
-            path: where.
-            again: begin anew where a start was cut short before anything was computed.
-            private: only its owner may enter it: sizes of files and the times they change tell of
-                the records, too.
 
-        Raises:
-            InputError: the folder is in use, or cannot be made.
-        """
-        folder = cls(path)
-        try:
-            if again and folder._is_half_begun():
-                folder.ledger.unlink(missing_ok=True)
-                folder.rounds.unlink(missing_ok=True)
-            elif folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-                words = "something else. Choose another name."
-                if folder.is_run:
-                    words = "a run. Go on with it (--resume), or choose another name."
-                raise InputError.because(f"{folder.path} exists and holds {words}")
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
-            folder.receipts.mkdir(exist_ok=True)
-            if private:
-                folder.close_to_others()
-        except OSError as error:
-            raise InputError.because(
-                f"{folder.path} cannot be made: {error.strerror or error}. Choose another place."
-            ) from None
-        return folder
+def close_to_others(folder: Path) -> None:
+    """Leave the folder and all that is in it to its owner: 0700 and 0600."""
+    os.chmod(folder, 0o700)
+    for place in folder.rglob("*"):
+        if not place.is_symlink():
+            os.chmod(place, 0o700 if place.is_dir() else 0o600)
 
-    @classmethod
-    def find(cls, path: str | Path) -> RunFolder:
-        """A run folder that is there.
 
-        Raises:
-            DataMissingError: there is none.
-            InputError: it is a file.
-        """
-        folder = cls(path)
-        if not folder.is_run:
-            raise no_run(folder.path)
-        return folder
+def is_run(folder: str | Path) -> bool:
+    """Whether a run was begun here."""
+    return Path(folder, SETTINGS).is_file()
 
-    @classmethod
-    def find_all(cls, path: str | Path) -> list[RunFolder]:
-        """The run folder itself, or the run folders (one a seed) in it.
 
-        Raises:
-            DataMissingError: there is none.
-            InputError: it is a file.
-        """
-        folder = cls(path)
-        found = [folder] if folder.is_run else folder._inside()
-        if not found:
-            raise no_run(folder.path)
-        return found
+def find_run(path: str | Path) -> Path:
+    """A run folder that is there.
 
-    def close_to_others(self) -> None:
-        """Leave the folder and all that is in it to its owner: 0700 and 0600."""
-        os.chmod(self.path, 0o700)
-        for place in self.path.rglob("*"):
-            if not place.is_symlink():
-                os.chmod(place, 0o700 if place.is_dir() else 0o600)
+    Raises:
+        DataMissingError: there is none.
+        InputError: it is a file.
+    """
+    if not is_run(path):
+        raise no_run(Path(path))
+    return Path(path)
 
-    def _inside(self) -> list[RunFolder]:
-        folders = (RunFolder(place) for place in sorted(self.path.glob("*")))
-        return [folder for folder in folders if folder.is_run]
 
-    def _is_half_begun(self) -> bool:
-        """Only what is written before the first round is there, and not all of it."""
-        if self.is_run or not self.path.is_dir() or self._counts_rounds():
-            return False
-        begun = (self.config, self.plan, self.partition, self.environment, self.ledger, self.rounds)
-        first = {place.name for place in begun}
-        return all(
-            p.name in first
-            or (p.is_file() and p.name.startswith(tuple(f".{name}." for name in first)))
-            or (p in (self.checkpoints, self.receipts) and not any(p.iterdir()))
-            or p == self.before
-            for p in self.path.iterdir()
-        )
+def find_runs(path: str | Path) -> list[Path]:
+    """The run folder itself, or the run folders (one a seed) in it.
 
-    def _counts_rounds(self) -> bool:
-        """Whether the ledger holds more than its header: what is counted is never taken back."""
-        return self.ledger.is_file() and read_bounded(self.ledger, LARGEST_LOG).count(b"\n") > 1
+    Raises:
+        DataMissingError: there is none.
+        InputError: it is a file.
+    """
+    found = [Path(path)] if is_run(path) else _inside(Path(path))
+    if not found:
+        raise no_run(Path(path))
+    return found
 
-    @property
-    def is_run(self) -> bool:
-        """Whether a run was begun here."""
-        return self.settings.is_file()
+
+def _inside(path: Path) -> list[Path]:
+    return [place for place in sorted(path.glob("*")) if is_run(place)]
 
 
 def no_run(path: Path) -> DataMissingError | InputError:
@@ -245,10 +235,9 @@ def no_run(path: Path) -> DataMissingError | InputError:
         )
     if not path.is_dir():
         return InputError.because(f"{path} is a file, not a run folder. Give the folder of a run.")
-    inside = RunFolder(path)._inside()
-    if inside:
+    if inside := _inside(path):
         return DataMissingError(
-            f"{path} is not a run folder, but holds some. Give one of them: {inside[0].path}"
+            f"{path} is not a run folder, but holds some. Give one of them: {inside[0]}"
         )
     return DataMissingError(
         f"{path} is not a run folder (it has no run.json). "
@@ -297,11 +286,11 @@ def finite_json(value: Any) -> Any:
     return value
 
 
-class AppendLog:
-    """A file of JSON lines that grows.
+def open_log(path: Path, *, exclusive: bool = False) -> FileIO:
+    """A file of JSON lines to append to.
 
-    A line that a crash cut short is taken off when the file is opened again: it was not on disk
-    when the crash came, so nothing that waits for its entry had begun.
+    A line that a crash cut short is taken off: it was not on disk when the crash came, so nothing
+    that waits for its entry had begun.
 
     Args:
         path: the file; it is made if it is not there.
@@ -310,71 +299,68 @@ class AppendLog:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     log = AppendLog(Path(folder) / "log.jsonl")
-        ...     log.append({"round": 0})
-        ...     log.close()
+        ...     with open_log(Path(folder) / "log.jsonl") as log:
+        ...         append_line(log, {"round": 0})
         ...     read_log(Path(folder) / "log.jsonl")
         [{'round': 0}]
     """
+    try:
+        file = FileIO(path, "a+", opener=lambda name, flags: os.open(name, flags, new_file_mode()))
+        if exclusive:
+            _lock(file)
+        file.seek(0)
+        content = file.readall()
+        if not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+    except OSError as error:
+        raise InputError.because(f"{path} cannot be written: {error.strerror or error}.") from None
+    return file
 
-    def __init__(self, path: Path, *, exclusive: bool = False) -> None:
-        self.path = path
-        self._descriptor = -1
+
+def _lock(file: FileIO) -> None:
+    """Keep every other process out until this one closes the file or dies."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError.because(
+            f"{file.name} is in use: another process is training in this folder. Wait for it, "
+            "or choose another folder."
+        ) from None
+
+
+def append_line(file: FileIO, entry: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Write one line of a log; with ``durable`` it survives a power cut from now on.
+
+    Raises:
+        InputError: the disk is full or gone; a half-written line is taken back.
+    """
+    line = _line(entry).encode()
+    try:
+        descriptor = file.fileno()
+        before = os.fstat(descriptor).st_size
         try:
-            self._descriptor = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, new_file_mode()
-            )
-            if exclusive:
-                self._lock()
-            _cut_torn_line(path)
-        except OSError as error:
-            raise InputError.because(
-                f"{path} cannot be written: {error.strerror or error}."
-            ) from None
+            if os.write(descriptor, line) != len(line):
+                raise OSError(None, "the disk is full")
+            if durable:
+                os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise
+    except (OSError, ValueError) as error:  # a full disk; a file that is closed
+        why = getattr(error, "strerror", None) or error
+        raise InputError.because(
+            f"{file.name} could not be written: {why}. Nothing after the last whole line was done; "
+            "make room and go on with --resume."
+        ) from None
 
-    def _lock(self) -> None:
-        """Keep every other process out until this one closes the file or dies."""
-        try:
-            import fcntl
-        except ImportError:  # not on this system
-            return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise InputError.because(
-                f"{self.path} is in use: another process is training in this folder. Wait for it, "
-                "or choose another folder."
-            ) from None
 
-    def append(self, entry: Mapping[str, Any], *, durable: bool = True) -> None:
-        """Write one line; with ``durable`` it survives a power cut from now on.
-
-        Raises:
-            InputError: the disk is full or gone; a half-written line is taken back.
-        """
-        line = (json.dumps(finite_json(dict(entry)), ensure_ascii=False) + "\n").encode()
-        try:
-            before = os.fstat(self._descriptor).st_size
-            try:
-                if os.write(self._descriptor, line) != len(line):
-                    raise OSError(None, "the disk is full")
-                if durable:
-                    os.fsync(self._descriptor)
-            except OSError:
-                os.ftruncate(self._descriptor, before)
-                raise
-        except OSError as error:
-            raise InputError.because(
-                f"{self.path} could not be written: {error.strerror or error}. Nothing after the "
-                "last whole line was done; make room and go on with --resume."
-            ) from None
-
-    def close(self) -> None:
-        """Close the file; closing twice is fine."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(finite_json(dict(entry)), ensure_ascii=False) + "\n"
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -421,19 +407,7 @@ def read_entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def rewrite_log(path: Path, entries: list[dict[str, Any]]) -> None:
     """Replace the whole file atomically, for records that will be made again."""
-    write_text(
-        path, "".join(json.dumps(finite_json(e), ensure_ascii=False) + "\n" for e in entries)
-    )
-
-
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+    write_text(path, "".join(map(_line, entries)))
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -503,8 +477,11 @@ def read_checkpoint(path: Path, *, owner: str | None = None) -> tuple[int, dict[
 
 def latest_checkpoint(
     folder: Path, *, owner: str
-) -> tuple[int, dict[str, NDArray[Any]], list[str]] | None:
-    """The newest state that is whole, and what was wrong with any newer one; None without any.
+) -> tuple[int, dict[str, NDArray[Any]], list[str]]:
+    """The newest state that is whole, and what was wrong with any newer one.
+
+    Returns:
+        The round to do next, arrays, and words; round 0 and no arrays where nothing was kept yet.
 
     Raises:
         VerificationError: there are checkpoints, and all are damaged.
@@ -521,7 +498,7 @@ def latest_checkpoint(
         raise VerificationError(
             " ".join(problems) + " No whole checkpoint is left: begin a new run in another folder."
         )
-    return None
+    return 0, {}, []
 
 
 def checkpoint_files(folder: Path) -> list[Path]:

@@ -23,9 +23,9 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
+from dpcohort.data.dataset import affine_map
 from dpcohort.engine import (
     ClientRecords,
-    ConstantStep,
     Evaluator,
     Experiment,
     Loss,
@@ -331,7 +331,7 @@ class Job(TrainingJob):
     @property
     def may_test(self) -> bool:
         """Whether results on test records may be written: they are public, or all is simulated."""
-        return not self.private or bool(getattr(self.data, "test_public", True))
+        return not self.private or self.data.test_public
 
     def records(self) -> ClientRecords:
         """The clients' records on the device."""
@@ -505,7 +505,7 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
     """The optimiser with step sizes that go on where the runs before a plan ended."""
     done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
-    if done == 0 or isinstance(optimiser.local_step, ConstantStep):
+    if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
     return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
 
@@ -624,7 +624,7 @@ def _check_sampling(plan: Plan) -> None:
 
 def _normaliser(data: Dataset, device: str) -> Any:
     shape = (-1,) + (1,) * (data.train_inputs.ndim - 2)
-    parts = (torch.as_tensor(part, device=device) for part in data.normalisation.affine)
+    parts = (torch.as_tensor(part, device=device) for part in affine_map(data.normalisation))
     multiplier, offset = (part.view(shape) for part in parts)
     return lambda inputs: inputs * multiplier + offset
 
@@ -632,8 +632,11 @@ def _normaliser(data: Dataset, device: str) -> Any:
 def _described(optimiser: Optimiser) -> dict[str, Any]:
     """The optimiser in plain values; a user's own step size by its repr."""
     step: Any = optimiser.local_step
-    known = is_dataclass(step) and not isinstance(step, type)
-    description = asdict(step) if known else {"repr": repr(step)}
-    values = vars(optimiser) | {"local_step": {"kind": type(step).__name__, **description}}
+    if isinstance(step, int | float):
+        said = {"kind": "ConstantStep", "size": step}
+    else:
+        known = is_dataclass(step) and not isinstance(step, type)
+        said = {"kind": type(step).__name__, **(asdict(step) if known else {"repr": repr(step)})}
+    values = vars(optimiser) | {"local_step": said}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

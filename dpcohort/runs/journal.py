@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive.rule import Report, RoundView
 from dpcohort.errors import BudgetExceededError, VerificationError
 from dpcohort.plan import Plan
-from dpcohort.runs.folder import AppendLog, read_log
+from dpcohort.runs.folder import append_line, open_log, read_log
 
 
 def journal_header(plan: Plan) -> dict[str, Any]:
@@ -100,15 +101,15 @@ class Journal:
         self._answers: dict[int, dict[int, float]] = {}
         self._history: list[Report] = []
         self._latest = -1  # the last round of which anything is counted
-        self._log: AppendLog | None = None
+        self._log: FileIO | None = None
         if path is not None:
             # Two processes that count the same round would each compute it.
-            self._log = AppendLog(path, exclusive=True)
+            self._log = open_log(path, exclusive=True)
             try:
                 if found := read_log(path):
                     self._take_over(path, found)
                 else:
-                    self._log.append(journal_header(plan))
+                    append_line(self._log, journal_header(plan))
             except BaseException:
                 self.close()
                 raise
@@ -283,7 +284,7 @@ class Journal:
     def _enter(self, entry: Mapping[str, Any]) -> None:
         """On disk first, so that nothing happens that the file does not know of."""
         if self._log is not None:
-            self._log.append(entry)
+            append_line(self._log, entry)
         self._apply(entry)
 
     def _take_over(self, path: Path, found: list[dict[str, Any]]) -> None:

@@ -169,7 +169,9 @@ def personal_results(
     head, data = split_features(job.model, job.data, device=job.device)
     head = copy.deepcopy(head).to(job.device).eval()
     layout, task = FlatLayout(head), job.task
-    common = _flat(run.scored_weights, job).to(job.device)
+    weights = [run.scored_weights[name] for name in FlatLayout(job.model).places]
+    common = torch.cat([torch.from_numpy(np.array(one)).reshape(-1) for one in weights])
+    common = common.to(job.device)
     start, part = job.initial().to(job.device), _part(head, method).to(job.device)
     score = _judge(job, data, head, layout)
     clients: dict[str, dict[str, Any]] = {}
@@ -226,11 +228,6 @@ def _over(clients: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, Any]
     values = [client[kind] for client in clients.values()]
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return {"median": median, "quartiles": [low, high]}
-
-
-def _flat(weights: Mapping[str, NDArray[Any]], job: Job) -> Tensor:
-    names = FlatLayout(job.model).places
-    return torch.cat([torch.from_numpy(np.array(weights[name])).reshape(-1) for name in names])
 
 
 def _records(data: Dataset, which: Any, device: str) -> tuple[Tensor, Tensor]:

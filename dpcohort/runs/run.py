@@ -21,7 +21,21 @@ from dpcohort.metrics import Check, Metric, main_metric
 from dpcohort.plain_text import counted, html_table
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs.folder import RunFolder, read_json, read_log
+from dpcohort.runs.folder import (
+    AVERAGE_MODEL,
+    LAST_MODEL,
+    LEDGER,
+    MODEL,
+    PARTITION,
+    PLAN,
+    RECEIPTS,
+    RESULT,
+    ROUNDS,
+    SETTINGS,
+    find_run,
+    read_json,
+    read_log,
+)
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import (
     Receipt,
@@ -124,31 +138,29 @@ class Run:
             FileFormatError: a file of it is broken.
             VerificationError: the plan, the partition or the ledger was changed.
         """
-        folder = RunFolder.find(path)
-        plan = Plan.load(folder.plan)
+        folder = find_run(path)
+        plan = Plan.load(folder / PLAN)
         history = []
-        for line, entry in enumerate(read_log(folder.rounds), start=1):
+        for line, entry in enumerate(read_log(folder / ROUNDS), start=1):
             try:
                 history.append(RoundRecord.from_dict(entry))
             except InputError as error:
-                raise FileFormatError(folder.rounds, str(error), line=line) from None
-        ledger = Journal.read(plan, folder.ledger)
+                raise FileFormatError(folder / ROUNDS, str(error), line=line) from None
+        ledger = Journal.read(plan, folder / LEDGER)
         # Of an average the file of the model, except in runs of before.
-        both = folder.last.exists()
-        result: dict[str, Any] = {}
-        with suppress(DpcohortError):  # without a result, or with a broken one, which verify tells
-            result = read_json(folder.result)
+        both = (folder / LAST_MODEL).exists()
+        result = result_in(folder)
         return cls(
             plan=plan,
-            settings=read_json(folder.settings),
+            settings=read_json(folder / SETTINGS),
             ledger=ledger,
             history=history,
-            path=folder.path,
-            model=_weights(folder.last if both else folder.model),
-            average=_weights(folder.model if both else folder.average),
+            path=folder,
+            model=_weights(folder / LAST_MODEL if both else folder / MODEL),
+            average=_weights(folder / MODEL if both else folder / AVERAGE_MODEL),
             inputs={"inputs": result["inputs"]} if "inputs" in result else {},
-            partition=load_partition(folder.partition) if folder.partition.exists() else None,
-            judged=judged_in(folder.result),
+            partition=load_partition(folder / PARTITION) if (folder / PARTITION).exists() else None,
+            judged=judged_in(result),
         )
 
     @property
@@ -309,7 +321,7 @@ class Run:
         """Write the receipts of all drawn clients into the folder of the run, if it has one."""
         if self.path is not None:
             positions = {name: k for k, name in enumerate(self.plan.population.ids)}
-            write_receipts(self.receipts(), RunFolder(self.path).receipts, positions)
+            write_receipts(self.receipts(), self.path / RECEIPTS, positions)
 
     def _receipts(self, clients: IntArray | None) -> list[Receipt]:
         return make_receipts(
@@ -439,15 +451,18 @@ def _built(run: Run, settings: dict[str, Any], tokens: bool) -> nn.Module:
         ) from None
 
 
-def judged_in(path: Path) -> dict[str, Any]:
-    """What ``result.json`` says of the model; one of an older version says nothing."""
+def result_in(folder: Path) -> dict[str, Any]:
+    """The ``result.json`` of a run; empty without one, or with a broken one, which verify tells."""
     try:
-        stored = read_json(path)
-    except DpcohortError:  # none yet, or a broken one, which verify tells
+        return read_json(folder / RESULT)
+    except DpcohortError:
         return {}
-    return {
-        k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored
-    }
+
+
+def judged_in(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``result.json`` says of the model; one of an older version says nothing."""
+    told = ("metrics", "trivial", "check", "withheld", "warnings")
+    return {key: result[key] for key in told if key in result}
 
 
 def _face(module: str) -> Any:

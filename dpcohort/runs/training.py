@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import math
@@ -11,8 +12,10 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +55,26 @@ from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
 from dpcohort.runs.continuation import refuse_continued, take_over
 from dpcohort.runs.folder import (
-    AppendLog,
-    RunFolder,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    LAST_MODEL,
+    LEDGER,
+    MODEL,
+    PARTITION,
+    PLAN,
+    RESULT,
+    ROUNDS,
+    SETTINGS,
+    append_line,
+    begin_run,
+    close_to_others,
     environment,
     finite_json,
     fixed_settings,
+    is_run,
     latest_checkpoint,
+    open_log,
     read_json,
     read_log,
     rewrite_log,
@@ -84,8 +101,7 @@ class Recorder:
         self, job: TrainingJob, out: str | Path | None = None, *, resume: bool = False
     ) -> None:
         self.job = job
-        self._folder: RunFolder | None = None
-        self._rounds: AppendLog | None = None
+        self._rounds: FileIO | None = None
         self._chooser: Chooser | None = None
         #: Arrays of the checkpoint that a run goes on from.
         self._arrays: dict[str, Any] = {}
@@ -101,14 +117,29 @@ class Recorder:
             raise InputError.because(
                 "a training that goes on from a run is written down: give it a folder, out."
             )
-        if out is None:
-            self.run = self._run_in(None)
-        elif resume and RunFolder(Path(out)).is_run:
-            self._reopen(RunFolder(Path(out)))
-        else:
+        folder = None if out is None else Path(out)
+        goes_on = resume and folder is not None and is_run(folder)
+        if folder is not None and goes_on:
+            _check_same_run(folder, read_json(folder / SETTINGS), job)
+        elif folder is not None:
             if job.after is not None:
-                refuse_continued(RunFolder(job.after), job.plan, Path(out))
-            self._begin(RunFolder.begin(out, again=resume, private=job.private))
+                refuse_continued(job.after, job.plan, folder)
+            begin_run(folder, again=resume, private=job.private)
+        self.run = Run(
+            plan=job.plan,
+            settings=job.settings(),
+            ledger=Journal(job.plan, None if folder is None else folder / LEDGER),
+            path=folder,
+            partition=job.partition,
+            module=job.model,
+            inputs=_inputs(job),
+        )
+        if folder is not None:
+            try:  # now that nobody else can count here
+                self._go_on(folder) if goes_on else self._begin(folder)
+            except BaseException:
+                self.close()
+                raise
 
     def start(self, fresh: EngineState) -> EngineState:
         """Where to begin: the newest whole checkpoint, or the fresh state."""
@@ -117,22 +148,27 @@ class Recorder:
             for name, array in carried.items():
                 setattr(fresh, name, torch.tensor(array, device=fresh.parameters.device))
             return fresh
-        state = EngineState.from_arrays(self._arrays, device=fresh.parameters.device)
-        if state.parameters.shape != fresh.parameters.shape:
+        held: dict[str, torch.Tensor] = {
+            name: torch.tensor(self._arrays[name], device=fresh.parameters.device)
+            for name in ("parameters", "momentum", "average", "memory")
+            if name in self._arrays
+        }
+        shapes = [held[name].shape[name == "memory" :] for name in held]  # memory has rows
+        if any(shape != fresh.parameters.shape for shape in shapes):
             raise InputError.because("the checkpoint is of another model. Resume with that model.")
-        return state
+        return EngineState(next_round=int(self._arrays["next_round"]), **held)
 
     def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
         """Go to where the training begins: its start, or the last checkpoint of its folder."""
         self.state = self.start(fresh)
         self._chooser = self.job.chooser(self.run.ledger, self._arrays, records)
-        self.whole = self.state.clone()
+        self.whole = copy.deepcopy(self.state)
         counted = self.run.ledger.rounds
         while not self.job.repeats and self.state.next_round in counted:
             lost = self.state.next_round  # counted before a crash, and never computed again
             self.state.next_round += 1
             self.lost_round(lost, self.state)
-        self.whole = self.state.clone()
+        self.whole = copy.deepcopy(self.state)
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
@@ -162,7 +198,7 @@ class Recorder:
                 "times the clip in each round."
             )
         if path is not None:
-            self.whole = self.state.clone()
+            self.whole = copy.deepcopy(self.state)
         return self.after_round(record, self.state)
 
     def count(self, round: int, cohort: IntArray) -> None:
@@ -205,14 +241,18 @@ class Recorder:
 
     def keep(self, state: EngineState) -> None:
         """Write a checkpoint now."""
-        if self._folder is not None:
-            chosen_from = {} if self._chooser is None else self._chooser.to_arrays()
-            write_checkpoint(
-                self._folder.checkpoints,
-                {**state.to_arrays(), **chosen_from},
-                next_round=state.next_round,
-                owner=self._owner,
-            )
+        if self.run.path is None:
+            return
+        arrays = {
+            name: torch.as_tensor(value).cpu().numpy()
+            for name, value in vars(state).items()
+            if value is not None
+        }
+        if self._chooser is not None:
+            arrays |= self._chooser.to_arrays()
+        write_checkpoint(
+            self.run.path / CHECKPOINTS, arrays, next_round=state.next_round, owner=self._owner
+        )
 
     def finish(self, state: EngineState) -> None:
         """The model, the receipts and the result."""
@@ -221,19 +261,19 @@ class Recorder:
             self.run.average = self._weights(state.average)
         scored = state.parameters if state.average is None else state.average
         self.run.judged = self.job.judge(scored, self.run.history)
-        if self._folder is not None:
+        if (folder := self.run.path) is not None:
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.run.write_receipts()
             hashes = {}
             if self.run.average:
-                hashes["last"] = _save_weights(self._folder.last, self.run.model)
-            hashes["model"] = _save_weights(self._folder.model, self.run.scored_weights)
+                hashes["last"] = _save_weights(folder / LAST_MODEL, self.run.model)
+            hashes["model"] = _save_weights(folder / MODEL, self.run.scored_weights)
             hashes["settings"] = self._owner
-            if self._folder.config.exists():
-                config = self._folder.config.read_bytes()
+            if (folder / CONFIG).exists():
+                config = (folder / CONFIG).read_bytes()
                 hashes["config"] = hashlib.sha256(config).hexdigest()
             write_json(
-                self._folder.result,
+                folder / RESULT,
                 {
                     "rounds": self.run.rounds_done,
                     "lost_rounds": sum(line.lost for line in self.run.history),
@@ -248,82 +288,62 @@ class Recorder:
             )
         self.close()
 
-    def recount(self) -> None:
-        """Count from the disk: what was interrupted may be there and not in memory yet."""
-        if self._folder is not None:
-            self.run.ledger.close()
-            self.run.ledger = Journal.read(self.job.plan, self._folder.ledger)
-
     def close(self) -> None:
         """Close the files."""
         self.run.ledger.close()
         if self._rounds is not None:
             self._rounds.close()
 
-    def _run_in(self, folder: RunFolder | None) -> Run:
-        return Run(
-            plan=self.job.plan,
-            settings=self.job.settings(),
-            ledger=Journal(self.job.plan, None if folder is None else folder.ledger),
-            path=None if folder is None else folder.path,
-            partition=self.job.partition,
-            module=self.job.model,
-            inputs=_inputs(self.job),
-        )
-
-    def _begin(self, folder: RunFolder) -> None:
+    def _begin(self, folder: Path) -> None:
         job = self.job
-        self._folder = folder
         if job.config is not None:
-            write_text(folder.config, config_for_folder(job.config, job.config_folder, folder.path))
-        job.plan.save(folder.plan)
-        save_partition(job.partition, folder.partition)
-        write_json(folder.environment, {**environment(job.device), **_began_in(job, folder)})
-        self._rounds = AppendLog(folder.rounds)
-        self.run = self._run_in(folder)
+            write_text(folder / CONFIG, config_for_folder(job.config, job.config_folder, folder))
+        job.plan.save(folder / PLAN)
+        save_partition(job.partition, folder / PARTITION)
+        found = environment(job.device)
+        if job.config is not None and _OWN_MODULE.search(job.config):
+            # Where the user's own modules were found, from the run folder.
+            began = os.path.relpath(Path.cwd(), folder.resolve())
+            found["began_in"] = Path(began).as_posix()
+        write_json(folder / ENVIRONMENT, found)
+        self._rounds = open_log(folder / ROUNDS)
         if job.after is not None:
             take_over(job.plan, job.after, folder)
             if job.private:
-                folder.close_to_others()
+                close_to_others(folder)
         # Last: from here on the folder is a run that can be resumed.
-        write_json(folder.settings, job.settings())
+        write_json(folder / SETTINGS, job.settings())
 
-    def _reopen(self, folder: RunFolder) -> None:
-        job = self.job
-        self._folder = folder
-        _check_same_run(folder, read_json(folder.settings), job)
+    def _go_on(self, folder: Path) -> None:
+        job, run = self.job, self.run
         if job.private:
-            folder.close_to_others()
-        found = latest_checkpoint(folder.checkpoints, owner=self._owner)
-        next_round = 0
-        warnings: list[str] = []
-        if found is not None:
-            next_round, self._arrays, warnings = found
-        kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
-        self.run = self._run_in(folder)
-        try:  # now that nobody else can count here
-            refuse_continued(folder)
-        except DpcohortError:
-            self.close()
-            raise
-        self.run.history += [RoundRecord.from_dict(entry) for entry in kept]
-        self.run.warnings += [f"{words} The state before it is used." for words in warnings]
+            close_to_others(folder)
+        refuse_continued(folder)
+        next_round, self._arrays, damaged = latest_checkpoint(
+            folder / CHECKPOINTS, owner=self._owner
+        )
         uncounted = set(range(next_round)) - self.run.ledger.rounds
         if uncounted:
-            self.close()
             raise VerificationError(
-                f"{folder.ledger} does not count round {min(uncounted)}, which was computed. "
+                f"{folder / LEDGER} does not count round {min(uncounted)}, which was computed. "
                 "Nothing is computed without a whole ledger; see: dpcohort verify"
             )
-        self.run.warnings += _mended(folder, job)
-        rewrite_log(folder.rounds, kept)
-        self._rounds = AppendLog(folder.rounds)
+        kept = [
+            entry
+            for entry in read_log(folder / ROUNDS)
+            if not isinstance(entry.get("round"), int) or entry["round"] < next_round
+        ]
+        run.history += [RoundRecord.from_dict(entry) for entry in kept]
+        run.warnings += [f"{words} The state before it is used." for words in damaged]
+        run.warnings += _mended(folder, job)
+        rewrite_log(folder / ROUNDS, kept)
+        self._rounds = open_log(folder / ROUNDS)
 
     def _write_line(self, line: RoundRecord) -> None:
         self.run.history.append(line)
         if self._rounds is not None:
             # Not durable by itself: the checkpoint is what a resume trusts.
-            self._rounds.append(line.to_dict(), durable=False)
+            append_line(self._rounds, line.to_dict(), durable=False)
 
     def _weights(self, vector: Any) -> dict[str, Any]:
         """Every tensor of the model by name, the trained ones from the vector."""
@@ -350,23 +370,11 @@ def _inputs(job: TrainingJob) -> dict[str, Any]:
     return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
 
 
-def _began_in(job: TrainingJob, folder: RunFolder) -> dict[str, str]:
-    """From the run folder to the current one, in which the user's own modules were found."""
-    if job.config is None or not _OWN_MODULE.search(job.config):
-        return {}
-    return {"began_in": Path(os.path.relpath(Path.cwd(), folder.path.resolve())).as_posix()}
-
-
 #: A ``module:function`` in a configuration.
 _OWN_MODULE = re.compile(r'= "[A-Za-z_][\w.]*:[A-Za-z_]\w*"')
 
 
-def _round_of(entry: dict[str, Any]) -> int:
-    round = entry.get("round")
-    return round if isinstance(round, int) else 0
-
-
-def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob) -> None:
+def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> None:
     ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
@@ -375,45 +383,41 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob)
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
     if "plan" in different:
         words = f"the plan {str(theirs.get('plan'))[:16]}... and this is {job.plan.sha256[:16]}..."
-        words += _first_difference(Plan.load(folder.plan), job.plan)
+        then, now = _facts(Plan.load(folder / PLAN)), _facts(job.plan)
+        other = next((name for name in then if then[name] != now[name]), None)
+        if other is not None:
+            words += f" ({other} was {then[other]!r} and is {now[other]!r})"
     raise InputError.because(
-        f"{folder.path} was begun with {words}. Resume with the settings the run was begun with, "
+        f"{folder} was begun with {words}. Resume with the settings the run was begun with, "
         "or choose another folder."
     )
 
 
-def _mended(folder: RunFolder, job: TrainingJob) -> list[str]:
+def _mended(folder: Path, job: TrainingJob) -> list[str]:
     """Write plan and partition again if they are damaged, and say so.
 
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
     """
     words = []
-    if not _is_whole(lambda: Plan.load(folder.plan).sha256 == job.plan.sha256):
-        job.plan.save(folder.plan)
-        words.append(f"{folder.plan} was damaged and was written again.")
-    if not _is_whole(lambda: load_partition(folder.partition).sha256 == job.partition.sha256):
-        save_partition(job.partition, folder.partition)
-        words.append(f"{folder.partition} was damaged and was written again.")
+    for path, load, save, sha256 in (
+        (folder / PLAN, Plan.load, job.plan.save, job.plan.sha256),
+        (
+            folder / PARTITION,
+            load_partition,
+            partial(save_partition, job.partition),
+            job.partition.sha256,
+        ),
+    ):
+        with suppress(DpcohortError):
+            if load(path).sha256 == sha256:
+                continue
+        save(path)
+        words.append(f"{path} was damaged and was written again.")
     return words
 
 
-def _is_whole(same: Callable[[], bool]) -> bool:
-    try:
-        return same()
-    except DpcohortError:
-        return False
-
-
-def _first_difference(theirs: Plan, ours: Plan) -> str:
-    """What two plans do not have in common, in words; the first such thing is enough."""
-    then, now = _facts(theirs), _facts(ours)
-    for name in then:
-        if then[name] != now[name]:
-            return f" ({name} was {then[name]!r} and is {now[name]!r})"
-    return ""
-
-
 def _facts(plan: Plan) -> dict[str, object]:
+    """What may be told of a plan beside another one."""
     return {
         "the rule": plan.selection.rule,
         "settings of the rule": dict(plan.selection.settings),
@@ -681,21 +685,16 @@ def _told(
     Raises:
         InputError: a loss of the user's failed on a record, or anything did in a private run.
     """
-    while True:
-        try:
-            found = next(rounds)
-        except StopIteration:
-            return
-        except DpcohortError:
+    try:
+        yield from rounds
+        return
+    except DpcohortError:
+        raise
+    except Exception as error:  # the user's loss or model may fail in any way
+        words = failure_on_records(error, jobs)
+        if words is None:
             raise
-        except Exception as error:  # the user's loss or model may fail in any way
-            words = failure_on_records(error, jobs)
-            if words is None:
-                raise
-        else:
-            yield found
-            continue
-        raise InputError.because(words)  # here the error with its text is gone
+    raise InputError.because(words)  # here the error with its text is gone
 
 
 def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
@@ -747,7 +746,10 @@ def _settle(part: Recorder) -> None:
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
                 part.keep(part.whole)
-            part.recount()
+            if part.run.path is not None:
+                # Counted from the disk: what was interrupted may not be in memory yet.
+                part.run.ledger.close()
+                part.run.ledger = Journal.read(part.job.plan, part.run.path / LEDGER)
             part.run.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands
@@ -827,7 +829,7 @@ def train_group(
     places: list[Path | None] = [None] * len(jobs)
     if out is not None:
         places = [out / folder_name(name) / f"seed-{job.seed}" for job in jobs]
-    begun = [p is not None and RunFolder(p).is_run for p in places]
+    begun = [p is not None and is_run(p) for p in places]
     total = jobs[0].plan.training.rounds
 
     def told(done: int, runs: Sequence[Run]) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,22 @@ from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
 from dpcohort.runs.continuation import segment_of
 from dpcohort.runs.folder import (
-    RunFolder,
+    AVERAGE_MODEL,
+    BEFORE,
+    CHECKPOINTS,
+    CONFIG,
+    CONTINUED,
+    LAST_MODEL,
+    LEDGER,
+    MODEL,
+    PARTITION,
+    PLAN,
+    RECEIPTS,
+    RESULT,
+    ROUNDS,
+    SETTINGS,
     checkpoint_files,
+    find_run,
     read_checkpoint,
     read_json,
     read_log,
@@ -121,9 +136,9 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
     Raises:
         DataMissingError: there is no run.
     """
-    folder = RunFolder.find(path)
+    folder = find_run(path)
     try:
-        plan = Plan.load(folder.plan)
+        plan = Plan.load(folder / PLAN)
     except DpcohortError as error:
         broken = Finding(kind="mismatch", subject="plan.json", message=str(error))
         return Verification(
@@ -138,11 +153,11 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
     if receipts:
         check.receipts(truth)
     check.files()
-    if not folder.result.exists():
+    if not (folder / RESULT).exists():
         check.note("run", "the run is not finished.")
     elif len(check.counted) < plan.training.rounds:
         check.wrong(
-            folder.ledger.name,
+            LEDGER,
             f"the run is finished but only {len(check.counted)} of {plan.training.rounds} rounds "
             "are counted.",
         )
@@ -179,7 +194,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
 class _Check:
     """One verification under way: the folder, what its ledger says, and what was found."""
 
-    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
         self._settings: dict[str, Any] = {}
         self.findings: list[Finding] = []
@@ -212,7 +227,7 @@ class _Check:
 
     def settings(self) -> None:
         """``run.json`` is of this plan, and its aggregation one that goes with it."""
-        found = self._read("run.json", lambda: read_json(self._folder.settings))
+        found = self._read("run.json", lambda: read_json(self._folder / SETTINGS))
         if found is not None:
             self._settings = found
             if found.get("plan") != self._plan.sha256:
@@ -222,7 +237,7 @@ class _Check:
                     f"plan.json is {self._plan.sha256[:16]}....",
                 )
             for words, is_wrong in _aggregation_problems(
-                found.get("aggregation"), self._plan, self._folder.config
+                found.get("aggregation"), self._plan, self._folder / CONFIG
             ):
                 (self.wrong if is_wrong else self.note)("run.json", words)
             if self._read("run.json", lambda: charges_of(found.get("charges"))) is None:
@@ -236,12 +251,12 @@ class _Check:
         Every segment of the plan is counted again from the ledger that is kept of it, and every
         client that left must have kept its promise until then.
         """
-        parts: list[tuple[RunFolder, Plan]] = []
+        parts: list[tuple[Path, Plan]] = []
         for number, segment in enumerate(self._plan.before, start=1):
-            place = RunFolder(self._folder.before / str(number))
+            place = self._folder / BEFORE / str(number)
             subject = f"before/{number}"
             try:
-                old = Plan.load(place.plan)
+                old = Plan.load(place / PLAN)
                 if old.sha256 != segment.plan or old.before != self._plan.before[: number - 1]:
                     self.wrong(subject, "its plan is not the one that the run goes on from.")
                 elif segment_of(place, old) != segment:
@@ -254,16 +269,16 @@ class _Check:
             following = [*(old for _, old in parts[1:]), self._plan]
             for number, ((place, old), new) in enumerate(zip(parts, following, strict=False)):
                 self._leavers(place, old, new, f"left after run {number + 1}", method)
-        if self._folder.continued.exists():
-            said = self._read("continued.json", lambda: read_json(self._folder.continued))
+        if (self._folder / CONTINUED).exists():
+            said = self._read("continued.json", lambda: read_json(self._folder / CONTINUED))
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
-    def _leavers(self, place: RunFolder, old: Plan, new: Plan, when: str, method: str) -> None:
+    def _leavers(self, place: Path, old: Plan, new: Plan, when: str, method: str) -> None:
         left = set(old.population.ids) - set(new.population.ids)
         gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-        journal = Journal.read(old, place.ledger)
+        journal = Journal.read(old, place / LEDGER)
         reports = None if old.adaptive is None else journal.reports
-        settings = {"charges": read_json(place.settings).get("charges")}
+        settings = {"charges": read_json(place / SETTINGS).get("charges")}
         for receipt in make_receipts(
             old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
         ):
@@ -275,8 +290,8 @@ class _Check:
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
-        name = self._folder.ledger.name
-        entries = self._read(name, lambda: read_log(self._folder.ledger))
+        name = LEDGER
+        entries = self._read(name, lambda: read_log(self._folder / LEDGER))
         if entries is None and self._plan.adaptive is None:
             return
         if not entries or entries[0] != journal_header(self._plan):
@@ -401,8 +416,8 @@ class _Check:
 
     def rounds(self) -> None:
         """``rounds.jsonl`` tells of the counted rounds, each once, and nothing it must not tell."""
-        name = self._folder.rounds.name
-        entries = self._read(name, lambda: read_log(self._folder.rounds))
+        name = ROUNDS
+        entries = self._read(name, lambda: read_log(self._folder / ROUNDS))
         if entries is None:
             return
         known = {field.name for field in fields(RoundRecord)}
@@ -419,7 +434,7 @@ class _Check:
             if round not in self.counted:
                 self.wrong(name, f"round {round} was computed but is not in the ledger.")
         total = self._plan.training.rounds
-        if self._folder.result.exists() and len(done) < total:
+        if (self._folder / RESULT).exists() and len(done) < total:
             self.wrong(name, f"only {len(done)} of {total} rounds are recorded.")
 
     def _is_planned(self, entry: Mapping[str, Any]) -> bool:
@@ -484,8 +499,8 @@ class _Check:
 
     def receipts(self, truth: list[Receipt]) -> None:
         """Every receipt says what is true, and there is one for each client that has one."""
-        finished = self._folder.result.exists()
-        stored = self._read("receipts", lambda: read_receipts(self._folder.receipts))
+        finished = (self._folder / RESULT).exists()
+        stored = self._read("receipts", lambda: read_receipts(self._folder / RECEIPTS))
         if stored is None:
             return
         if not stored and not finished:
@@ -523,7 +538,7 @@ class _Check:
     def files(self) -> None:
         """Checkpoints, partition, model and result are as they were written."""
         folder, owner = self._folder, settings_sha256(self._settings)
-        for path in checkpoint_files(folder.checkpoints):
+        for path in checkpoint_files(folder / CHECKPOINTS):
             kept = self._read("checkpoints", lambda path=path: read_checkpoint(path))  # type: ignore[misc]
             if kept is None:
                 continue
@@ -537,37 +552,40 @@ class _Check:
             if uncounted:
                 words = f"{path.name} holds round {uncounted[0]}, which is not in the ledger."
                 self.wrong("checkpoints", words)
-        partition = self._read("partition.npz", lambda: load_partition(folder.partition))
+        partition = self._read("partition.npz", lambda: load_partition(folder / PARTITION))
         begun_with = self._settings.get("partition")
         sha256 = begun_with.get("sha256") if isinstance(begun_with, dict) else None
         if partition is not None and partition.sha256 != sha256:
             self.wrong("partition.npz", "it is not the one the run was begun with.")
-        if folder.result.exists():
+        if (folder / RESULT).exists():
             self._result(owner)
-        elif folder.model.exists():
-            self.wrong(folder.model.name, "a model of a run that is not finished.")
+        elif (folder / MODEL).exists():
+            self.wrong(MODEL, "a model of a run that is not finished.")
 
     def _result(self, owner: str) -> None:
         folder = self._folder
-        result = self._read("result.json", lambda: read_json(folder.result))
+        result = self._read("result.json", lambda: read_json(folder / RESULT))
         if result is None:
             return
         hashes = result.get("sha256")
         written = hashes if isinstance(hashes, dict) else {}
         for name, path in (
-            ("model", folder.model),
-            ("last", folder.last),
-            ("average", folder.average),
-            ("config", folder.config),
+            ("model", folder / MODEL),
+            ("last", folder / LAST_MODEL),
+            ("average", folder / AVERAGE_MODEL),
+            ("config", folder / CONFIG),
         ):
             if name == "model" or name in written or path.exists():
-                expected, found = str(written.get(name, "nothing")), _sha256(path)
+                expected, found = str(written.get(name, "nothing")), "missing"
+                if path.exists():
+                    with open(path, "rb") as file:
+                        found = hashlib.file_digest(file, "sha256").hexdigest()
                 if found != expected:
                     self.wrong(path.name, f"its SHA-256 is {found[:16]}, written {expected[:16]}.")
         if str(written.get("settings")) != owner:
             self.wrong("run.json", "its settings are not those the run was finished with.")
         try:
-            rounds = read_log(folder.rounds)
+            rounds = read_log(folder / ROUNDS)
         except DpcohortError:
             return  # said elsewhere
         # Of the average of iterates where there is one.
@@ -598,8 +616,11 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
         return [(f"its aggregation is {record!r}, which no run writes.", True)]
     name = "mean" if record is None else str(record["rule"])
     problems = []
-    asked = _asked_for(config)
-    if asked is not None and ":" not in asked and ":" not in name and asked != name:
+    asked = name
+    with suppress(OSError, ValueError, AttributeError):
+        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
+        asked = str(table.get("rule", "mean"))
+    if ":" not in asked and ":" not in name and asked != name:
         problems.append((f"it tells of the aggregation {name}, config.toml of {asked}.", True))
     if name not in REGISTRIES["aggregation"].built_in:
         words = f"the aggregation {name} is not of this package; it spends no privacy."
@@ -614,14 +635,6 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
     return problems
 
 
-def _asked_for(config: Path) -> str | None:
-    try:
-        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
-    except (OSError, ValueError):
-        return None
-    return str(table.get("rule", "mean")) if isinstance(table, dict) else None
-
-
 def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
     if plan.has_raw_reports:
         return "raw reports are not written down, so the choices could not be made again."
@@ -630,10 +643,3 @@ def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
     if isinstance(rule, RecordedRule):
         return f"the rule {rule.name} is not of this package; its choices were not repeated."
     return ""
-
-
-def _sha256(path: Path) -> str:
-    if not path.exists():
-        return "missing"
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,6 @@ import torch
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import (
     Mean,
-    aggregation_from_settings,
     for_plan,
     plan_column,
 )
@@ -46,7 +45,7 @@ def randn(*shape):
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_the_order_of_draws_does_not_matter(name, make_cohort):
-    rule = aggregation_from_settings(name, **DIFFERENT.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
     updates, clients = randn(7, 12), np.array([0, 1, 2, 3, 4, 1, 4])
     order = np.array([4, 6, 1, 0, 5, 3, 2])
     stds = np.array(STDS)[clients]
@@ -59,7 +58,7 @@ def test_the_order_of_draws_does_not_matter(name, make_cohort):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_clients_that_are_alike_give_the_plain_mean(name, make_cohort):
-    rule = aggregation_from_settings(name, **ALIKE.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, ALIKE.get(name, {}))
     updates = randn(5, 12)
     torch.testing.assert_close(rule.combine(updates, make_cohort([0.7] * 5)), updates.mean(0))
 
@@ -67,14 +66,14 @@ def test_clients_that_are_alike_give_the_plain_mean(name, make_cohort):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_cohort_without_noise_is_averaged(name, make_cohort):
     settings = {**ALIKE, "epsilon-weighted": {"epsilon": [np.nan] * 5}}
-    rule = aggregation_from_settings(name, **settings.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, settings.get(name, {}))
     updates = randn(5, 12)
     torch.testing.assert_close(rule.combine(updates, make_cohort([0.0] * 5)), updates.mean(0))
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_a_single_draw_is_the_result(name, make_cohort):
-    rule = aggregation_from_settings(name, **ALIKE.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, ALIKE.get(name, {}))
     updates = randn(1, 12)
     for std in (0.0, 1.5):
         combined = rule.combine(updates, make_cohort([std], clients=[3]))
@@ -83,7 +82,7 @@ def test_a_single_draw_is_the_result(name, make_cohort):
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_the_engines_memory_is_left_alone(name, make_cohort):
-    rule = aggregation_from_settings(name, **DIFFERENT.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
     updates = randn(5, 12)
     before = updates.clone()
     combined = rule.combine(updates, make_cohort(STDS))
@@ -94,7 +93,7 @@ def test_the_engines_memory_is_left_alone(name, make_cohort):
 
 @pytest.mark.parametrize("name", sorted(set(AGGREGATIONS) - {"mean"}))
 def test_what_is_not_finite_is_refused(name, make_cohort):
-    rule = aggregation_from_settings(name, **DIFFERENT.get(name, {}))
+    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
     updates = randn(5, 12)
     for value in (torch.nan, torch.inf):
         updates[1, 3] = value
@@ -122,7 +121,7 @@ def test_the_plain_mean_lets_it_spoil_the_model(make_cohort):
 )
 def test_bad_names_and_settings_are_explained(name, settings, message):
     with pytest.raises(InputError, match=message):
-        aggregation_from_settings(name, **settings)
+        REGISTRIES["aggregation"].make(name, settings)
 
 
 @pytest.fixture(scope="module")

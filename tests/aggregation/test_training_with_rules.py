@@ -9,6 +9,7 @@ import torch
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import for_plan
+from dpcohort.clients.distributions import share_out, uniform
 from dpcohort.data import load_dataset
 from dpcohort.data.partition import paper_partition
 from dpcohort.engine import ClientRecords, Experiment, ReferenceEngine, Streams, evaluator_on
@@ -25,7 +26,8 @@ def digits():
 @pytest.fixture(scope="module")
 def partition(digits):
     rng = np.random.default_rng(0)
-    return paper_partition(digits.train_labels, count=6, similarity=100.0, rng=rng)
+    sizes = share_out(len(digits), uniform(0.5, 1.5)(6, rng))
+    return paper_partition(digits.train_labels, sizes=sizes, similarity=100.0, rng=rng)
 
 
 @pytest.fixture(scope="module")

@@ -24,22 +24,33 @@ def test_every_command_explains_itself(terminal):
 
 
 def test_the_list_says_what_the_commands_say(terminal):
-    group = typer.main.get_command(app)
-    assert group.list_commands(None) == list(COMMANDS)
+    assert typer.main.get_command(app()).list_commands(None) == list(COMMANDS)
     for name, summary in COMMANDS.items():
-        loaded = group.get_command(None, name)
+        loaded = typer.main.get_command(app(name)).commands[name]
         assert loaded.name == name
         assert loaded.help.splitlines()[0] == summary
         assert " ".join(summary.split()[:5]) in terminal("--help")
 
 
 def test_a_shell_completes_commands_and_options():
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(app())
     context = group.make_context("dpcohort", [], resilient_parsing=True)
     found = {item.value: item.help for item in group.shell_complete(context, "re")}
     assert list(found) == ["replan", "receipt", "report", "reproduce"]
     assert found["receipt"].startswith("Show a client's receipt")
     assert [item.value for item in group.shell_complete(context, "--v")] == ["--version"]
+
+
+def test_a_shell_completes_options_of_a_command():
+    line = {"_DPCOHORT_COMPLETE": "complete_bash", "COMP_WORDS": "dpcohort train --re"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dpcohort"],
+        env={**os.environ, **line, "COMP_CWORD": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "--resume" in done.stdout, done.stderr
 
 
 #: What a command must not load: libraries by their first name, and modules of this package.

@@ -4,7 +4,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.data.dataset import (
+    Dataset,
+    Normalisation,
+    affine_map,
+    dataset_from_arrays,
+    normalise,
+)
 from dpcohort.errors import InputError
 
 
@@ -25,17 +31,17 @@ def test_normalisation_is_per_channel_and_affine_agrees():
     for channel in range(3):
         mean, std = constants.mean[channel], constants.std[channel]
         expected[:, channel] = (pixels[:, channel] / 255.0 - mean) / std
-    got = constants.apply(pixels)
+    got = normalise(pixels, constants)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6)
-    multiplier, offset = constants.affine
+    multiplier, offset = affine_map(constants)
     again = pixels * multiplier.reshape(-1, 1, 1) + offset.reshape(-1, 1, 1)
     np.testing.assert_array_equal(got, again)
 
 
 def test_normalisation_leaves_its_input_alone():
     inputs = np.ones((2, 3), np.float32)
-    Normalisation(scale=2.0).apply(inputs)
+    normalise(inputs, Normalisation(scale=2.0))
     assert (inputs == 1).all()
 
 
@@ -52,7 +58,7 @@ def test_normalisation_leaves_its_input_alone():
 )
 def test_bad_constants_are_refused(changes, field):
     with pytest.raises(InputError, match=f"^{field} = "):
-        Normalisation(**changes)
+        dataset_from_arrays("x", **arrays(), normalisation=Normalisation(**changes))
 
 
 def test_token_ids_are_never_normalised():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpcohort.clients.distributions import share_out
 from dpcohort.data.partition import (
     Partition,
     column_partition,
@@ -183,6 +184,14 @@ def shares(partition, labels=LABELS, classes=10):
     return counts / counts.sum(axis=1, keepdims=True)
 
 
+def equal(records, count):
+    """As many records each, within one."""
+    return share_out(records, np.ones(count))
+
+
+#: Of 20 clients.
+UNEQUAL = share_out(6000, np.linspace(0.5, 1.5, 20))
+
 RULES = {
     "paper": lambda labels, **how: paper_partition(labels, **{"similarity": 40, **how}),
     "dirichlet": lambda labels, **how: dirichlet_partition(labels, alpha=0.3, **how),
@@ -195,8 +204,8 @@ RULES = {
 def test_every_record_has_exactly_one_client_and_sizes_are_exact(rule, data):
     labels = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=120)))
     seed = data.draw(st.integers(0, 2**32))
-    count = data.draw(st.integers(1, max(1, len(labels) // 3)))  # U(0.5, 1.5) empties no one
-    everyone = RULES[rule](labels, count=count, rng=rng(seed))
+    count = data.draw(st.integers(1, len(labels)))
+    everyone = RULES[rule](labels, sizes=equal(len(labels), count), rng=rng(seed))
     assert np.sort(everyone.indices).tolist() == list(range(len(labels)))
     assert len(everyone) == count
     assert everyone.sizes.min() >= 1
@@ -216,12 +225,6 @@ def test_stated_sizes_are_met_at_every_similarity(sizes, similarity, spare, seed
     assert len(np.unique(partition.indices)) == sum(sizes)
 
 
-def test_sizes_by_count_are_in_proportion_to_the_drawn_weights():
-    partition = paper_partition(LABELS, count=100, rng=rng(5))
-    weights = rng(5).uniform(0.5, 1.5, 100)
-    assert np.abs(partition.sizes - 6000 * weights / weights.sum()).max() < 1
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_sizes_that_leave_records_over_are_met_too(rule):
     partition = RULES[rule](LABELS, sizes=[7, 100, 1], rng=rng())
@@ -231,14 +234,16 @@ def test_sizes_that_leave_records_over_are_met_too(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_same_seed_gives_the_same_partition_and_another_another(rule):
-    first, same, other = (RULES[rule](LABELS, count=9, rng=rng(seed)) for seed in (1, 1, 2))
+    first, same, other = (
+        RULES[rule](LABELS, sizes=equal(6000, 9), rng=rng(seed)) for seed in (1, 1, 2)
+    )
     assert first.sha256 == same.sha256 != other.sha256
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_only_the_records_given_are_dealt_out(rule):
     pool = np.arange(0, 6000, 3)
-    partition = RULES[rule](LABELS, count=5, records=pool, rng=rng())
+    partition = RULES[rule](LABELS, sizes=equal(2000, 5), records=pool, rng=rng())
     assert np.sort(partition.indices).tolist() == pool.tolist()
     assert partition.records == 6000
 
@@ -247,20 +252,15 @@ def test_only_the_records_given_are_dealt_out(rule):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({}, "either the sizes of the clients or their count"),
-        ({"sizes": [1], "count": 1}, "either the sizes of the clients or their count"),
         ({"sizes": [3000, 3001]}, "sum of sizes = 6001 .* 6000 records"),
         ({"sizes": [2**62, 2**62, 2**62]}, "sum of sizes"),
         ({"sizes": [0, 5]}, "sizes = "),
         ({"sizes": [1.5]}, "sizes = "),
         ({"sizes": []}, "sizes = "),
-        ({"count": 0}, "count = 0"),
-        ({"count": 6001}, "count = 6001"),
-        ({"count": 2.5}, "count = 2.5"),
-        ({"count": 2, "records": [0, 6000]}, "records = "),
-        ({"count": 2, "records": [-1, 0]}, "records = "),
-        ({"count": 2, "records": [0, 0, 1]}, "Record 0 occurs 2 times"),
-        ({"count": 2, "records": [0.5]}, "records = "),
+        ({"sizes": [1, 1], "records": [0, 6000]}, "records = "),
+        ({"sizes": [1, 1], "records": [-1, 0]}, "records = "),
+        ({"sizes": [2, 1], "records": [0, 0, 1]}, "Record 0 occurs 2 times"),
+        ({"sizes": [1], "records": [0.5]}, "records = "),
     ],
 )
 def test_what_cannot_be_dealt_out_is_refused(rule, how, message):
@@ -271,17 +271,17 @@ def test_what_cannot_be_dealt_out_is_refused(rule, how, message):
 @pytest.mark.parametrize("labels", [[], [0.5, 1.0], [[0], [1]], ["a"]])
 def test_labels_must_be_whole_numbers(labels):
     with pytest.raises(InputError, match="labels = "):
-        paper_partition(labels, count=1, rng=rng())
+        paper_partition(labels, sizes=[1], rng=rng())
 
 
 def test_similarity_100_is_iid():
-    partition = paper_partition(LABELS, count=10, low=1, high=1, similarity=100, rng=rng())
+    partition = paper_partition(LABELS, sizes=equal(6000, 10), similarity=100, rng=rng())
     # 600 draws without replacement of a label of share 0.1: std 0.0116, five of them 0.058
     assert np.abs(shares(partition) - 0.1).max() < 0.058
 
 
 def test_similarity_0_is_sorted_by_label():
-    partition = paper_partition(LABELS, count=20, similarity=0, rng=rng())
+    partition = paper_partition(LABELS, sizes=UNEQUAL, similarity=0, rng=rng())
     counts = partition.label_counts(LABELS, 10)
     # consecutive pieces of the sorted list: 20 clients and 10 labels share 29 boundaries at most
     assert (counts > 0).sum() <= 29
@@ -306,7 +306,7 @@ def test_between_the_two_the_iid_share_is_as_asked(similarity):
 def test_the_order_of_clients_has_nothing_to_do_with_labels():
     correlations = []
     for seed in range(60):
-        partition = paper_partition(LABELS, count=20, similarity=0, rng=rng(seed))
+        partition = paper_partition(LABELS, sizes=UNEQUAL, similarity=0, rng=rng(seed))
         mean_label = shares(partition) @ np.arange(10)
         correlations.append(np.corrcoef(np.arange(20), mean_label)[0, 1])
     # each has mean 0 and std 1/sqrt(19); the mean of 60 beyond five of its own is no chance
@@ -316,12 +316,12 @@ def test_the_order_of_clients_has_nothing_to_do_with_labels():
 @pytest.mark.parametrize("similarity", [-1, 101, float("nan"), "all"])
 def test_similarity_must_be_a_percentage(similarity):
     with pytest.raises(InputError, match="similarity = "):
-        paper_partition(LABELS, count=2, similarity=similarity, rng=rng())
+        paper_partition(LABELS, sizes=[9, 9], similarity=similarity, rng=rng())
 
 
 def test_a_million_clients_are_dealt_out_exactly():
     labels = np.arange(3_000_000) % 10
-    partition = paper_partition(labels, count=1_000_000, similarity=50, rng=rng())
+    partition = paper_partition(labels, sizes=equal(3_000_000, 1_000_000), similarity=50, rng=rng())
     assert (len(partition), len(partition.indices)) == (1_000_000, 3_000_000)
 
 
@@ -335,7 +335,7 @@ def test_small_alpha_means_few_labels_and_large_alpha_means_all():
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 1e9])
 def test_extreme_alpha_is_no_trouble(alpha):
-    partition = dirichlet_partition(LABELS, count=30, alpha=alpha, rng=rng())
+    partition = dirichlet_partition(LABELS, sizes=equal(6000, 30), alpha=alpha, rng=rng())
     assert np.sort(partition.indices).tolist() == list(range(6000))
 
 
@@ -349,7 +349,7 @@ def test_dirichlet_follows_the_shares_of_unequal_classes():
 @pytest.mark.parametrize("alpha", [0, -1.0, float("inf"), float("nan")])
 def test_alpha_must_be_above_0(alpha):
     with pytest.raises(InputError, match="alpha = "):
-        dirichlet_partition(LABELS, count=2, alpha=alpha, rng=rng())
+        dirichlet_partition(LABELS, sizes=[9, 9], alpha=alpha, rng=rng())
 
 
 def test_a_column_of_numbers_or_text():
@@ -370,16 +370,10 @@ def test_the_public_share_is_held_out_and_joined():
     private, public = public_split(6000, share=0.05, rng=rng())
     assert len(public) == 300
     assert np.sort(np.concatenate([private, public])).tolist() == list(range(6000))
-    partition = paper_partition(LABELS, count=10, records=private, rng=rng())
+    partition = paper_partition(LABELS, sizes=equal(len(private), 10), records=private, rng=rng())
     joined = join_clients(partition, [public])
     assert len(joined) == 11
     assert np.sort(joined.indices).tolist() == list(range(6000))
-
-
-def test_the_public_share_of_stated_records():
-    private, public = public_split(np.array([10, 20, 30, 40]), share=0.5, rng=rng(3))
-    assert sorted([*private, *public]) == [10, 20, 30, 40]
-    assert len(public) == 2
 
 
 def test_a_share_of_nothing_is_nothing():
@@ -391,14 +385,3 @@ def test_a_share_of_nothing_is_nothing():
 def test_some_record_must_stay_private(share):
     with pytest.raises(InputError, match="share = "):
         public_split(10, share=share, rng=rng())
-
-
-@pytest.mark.parametrize(("low", "high"), [(-1, 1), (2, 1), (0, 0.0)])
-def test_weights_must_be_a_range_of_positive_numbers(low, high):
-    with pytest.raises(InputError):
-        paper_partition(LABELS, count=3, low=low, high=high, rng=rng())
-
-
-def test_equal_weights_give_sizes_within_one():
-    partition = paper_partition(LABELS[:103], count=10, low=1, high=1, rng=rng())
-    assert sorted(partition.sizes.tolist()) == [10] * 7 + [11] * 3

@@ -35,11 +35,11 @@ def test_plain_steps_subtract_the_update() -> None:
 
 
 def test_step_sizes_follow_the_time_of_all_local_steps() -> None:
-    training = SimpleNamespace(rounds=4, local_steps=3)
-    plan: Any = SimpleNamespace(training=training)
-    steps = Optimiser(local_step=InverseTimeStep(2.0))
-    found = [steps.step_size(plan, round=t, step=s) for t in range(4) for s in range(3)]
-    assert found == [steps.local_step.at(time, 12) for time in range(12)]
+    training: Any = SimpleNamespace(rounds=4, local_steps=3)
+    inverse = InverseTimeStep(2.0)
+    steps = Optimiser(local_step=inverse)
+    found = [steps.step_size(training, round=t, step=s) for t in range(4) for s in range(3)]
+    assert found == [inverse.at(time, 12) for time in range(12)]
     assert len(set(found)) == 12
 
 
@@ -69,7 +69,9 @@ def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_schedules() -> None:
-    assert [ConstantStep(0.3).at(t, 9) for t in (0, 8)] == [0.3, 0.3]
+    training: Any = SimpleNamespace(rounds=9, local_steps=1)
+    for optimiser in (Optimiser(local_step=0.3), Optimiser(local_step=ConstantStep(0.3))):
+        assert [optimiser.step_size(training, round=t, step=0) for t in (0, 8)] == [0.3, 0.3]
     assert [InverseTimeStep(6.0, 2.0).at(t, 9) for t in (0, 1, 4)] == [3.0, 2.0, 1.0]
     assert InverseRootStep(3.0, 2.0).at(4, 9) == pytest.approx(0.5)
 
@@ -78,6 +80,7 @@ def test_schedules() -> None:
     "build",
     [
         lambda: ConstantStep(0.0),
+        lambda: Optimiser(local_step=-1.0),
         lambda: InverseTimeStep(-1.0),
         lambda: InverseTimeStep(1.0, gamma=0.5),
         lambda: InverseRootStep(1.0, clip=float("nan")),

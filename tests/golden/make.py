@@ -702,7 +702,8 @@ def commands() -> dict[str, Any]:
     import typer
 
     app = named("app")
-    root = typer.main.get_command(app) if isinstance(app, typer.Typer) else app
+    loads = not isinstance(app, typer.Typer)  # one command at a time
+    root = typer.main.get_command(app() if loads else app)
     found: dict[str, Any] = {}
 
     def walk(words: str, command: Any, context: Any) -> None:
@@ -710,7 +711,10 @@ def commands() -> dict[str, Any]:
         if hasattr(command, "list_commands"):
             inner = type(context)(command, info_name=command.name, parent=context)
             for name in command.list_commands(inner):
-                walk(f"{words} {name}", command.get_command(inner, name), inner)
+                if loads and command is root:
+                    walk(f"{words} {name}", typer.main.get_command(app(name)).commands[name], inner)
+                else:
+                    walk(f"{words} {name}", command.get_command(inner, name), inner)
 
     context = getattr(root, "context_class", click.Context)(root, info_name="dpcohort")
     walk("dpcohort", root, context)

@@ -6,15 +6,15 @@ import os
 import pytest
 
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
-from dpcohort.runs.folder import AppendLog, read_log, rewrite_log
+from dpcohort.runs.folder import append_line, open_log, read_log, rewrite_log
 
 
 def test_a_torn_last_line_is_left_out_and_taken_off(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"round": 0}\n{"round": 1')
     assert read_log(path) == [{"round": 0}]
-    log = AppendLog(path)
-    log.append({"round": 1, "x": float("nan")})
+    log = open_log(path)
+    append_line(log, {"round": 1, "x": float("nan")})
     log.close()
     log.close()
     assert path.read_bytes() == b'{"round": 0}\n{"round": 1, "x": null}\n'
@@ -32,27 +32,27 @@ def test_no_file_and_no_folder(tmp_path):
     with pytest.raises(DataMissingError, match="gone"):
         read_log(tmp_path / "gone.jsonl")
     with pytest.raises(InputError, match="cannot be written"):
-        AppendLog(tmp_path / "no" / "log.jsonl")
+        open_log(tmp_path / "no" / "log.jsonl")
 
 
 def test_a_line_is_synced_before_append_returns(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
-    log = AppendLog(tmp_path / "log.jsonl")
-    log.append({"round": 0})
-    log.append({"round": 1}, durable=False)
+    log = open_log(tmp_path / "log.jsonl")
+    append_line(log, {"round": 0})
+    append_line(log, {"round": 1}, durable=False)
     log.close()
     assert synced == [len(b'{"round": 0}\n')]
 
 
 def test_a_full_disk_takes_the_half_line_back(tmp_path, monkeypatch):
     path = tmp_path / "log.jsonl"
-    log = AppendLog(path)
-    log.append({"round": 0})
+    log = open_log(path)
+    append_line(log, {"round": 0})
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:3]))
     with pytest.raises(InputError, match="--resume"):
-        log.append({"round": 1})
+        append_line(log, {"round": 1})
     monkeypatch.undo()
     log.close()
     assert read_log(path) == [{"round": 0}]

@@ -23,7 +23,7 @@ from dpcohort.errors import (
 )
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, replan, train, verify_run
-from dpcohort.runs.folder import RunFolder, latest_checkpoint, read_json
+from dpcohort.runs.folder import is_run, latest_checkpoint, read_json
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal, planned_draws
 
@@ -375,7 +375,7 @@ def test_step_sizes_momentum_and_average_go_on(tmp_path):
     half = stopped(first_plan(), tmp_path / "A", optimiser=optimiser)
     plan = replan(half, people(d=8.0), seed=2)
     job = make_job(plan, "logistic", "digits", device="cpu", after=half, optimiser=optimiser)
-    assert job.optimiser.step_size(plan, round=0, step=0) == 2.0 / (1.0 + 3)
+    assert job.optimiser.step_size(plan.training, round=0, step=0) == 2.0 / (1.0 + 3)
     assert set(job.carried) == {"parameters", "momentum", "average"}
     plain = make_job(plan, "logistic", "digits", device="cpu", after=half)
     assert set(plain.carried) == {"parameters"}
@@ -415,7 +415,7 @@ def test_a_start_cut_short_is_begun_again(half, tmp_path, monkeypatch):
         patch.setattr(training, "write_json", lambda p, v: fail(p, v) if "run" in p.name else None)
         with pytest.raises(StopError):
             go_on(plan, half, tmp_path / "B")
-    assert not RunFolder(tmp_path / "B").is_run
+    assert not is_run(tmp_path / "B")
     assert go_on(plan, half, tmp_path / "B", resume=True).rounds_done == 3
     assert verify_run(tmp_path / "B").holds
 
@@ -445,11 +445,11 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    from dpcohort.runs.continuation import segments_until
+    from dpcohort.runs.continuation import segment_of
     from dpcohort.runs.verification import _Check
 
-    forged = replace(plan, before=segments_until(RunFolder(proof), broken))
-    check = _Check(RunFolder(tmp_path / "B"), forged)
+    forged = replace(plan, before=(*broken.before, segment_of(proof, broken)))
+    check = _Check(tmp_path / "B", forged)
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings]
     assert found == [("overspent", "a")]

@@ -9,45 +9,45 @@ import pytest
 
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import train
-from dpcohort.runs.folder import RunFolder, read_json, write_json
+from dpcohort.runs.folder import begin_run, find_run, find_runs, read_json, write_json
 
 
 def test_a_folder_in_use_is_never_touched(tmp_path):
-    folder = RunFolder.begin(tmp_path / "a" / "run")
-    assert folder.checkpoints.is_dir()
-    write_json(folder.settings, {})
+    folder = begin_run(tmp_path / "a" / "run")
+    assert (folder / "checkpoints").is_dir()
+    write_json(folder / "run.json", {})
     with pytest.raises(InputError, match="--resume"):
-        RunFolder.begin(folder.path)
+        begin_run(folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(InputError, match="something else"):
-        RunFolder.begin(tmp_path / "other")
+        begin_run(tmp_path / "other")
     with pytest.raises(InputError, match="something else"):
-        RunFolder.begin(tmp_path / "other" / "thesis.tex")
+        begin_run(tmp_path / "other" / "thesis.tex")
     with pytest.raises(InputError, match="cannot be made"):
-        RunFolder.begin(tmp_path / "other" / "thesis.tex" / "run")
+        begin_run(tmp_path / "other" / "thesis.tex" / "run")
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
-    assert RunFolder.begin(tmp_path).receipts.is_dir()
+    assert (begin_run(tmp_path) / "receipts").is_dir()
 
 
 def test_a_start_cut_short_may_be_begun_again(tmp_path):
-    folder = RunFolder.begin(tmp_path / "run")
-    folder.ledger.write_text('{"format": "dpcohort ledger"}\n')
-    (folder.path / ".plan.json.x1").touch()
+    folder = begin_run(tmp_path / "run")
+    (folder / "ledger.jsonl").write_text('{"format": "dpcohort ledger"}\n')
+    (folder / ".plan.json.x1").touch()
     with pytest.raises(InputError, match="something else"):
-        RunFolder.begin(folder.path)
-    RunFolder.begin(folder.path, again=True)
-    assert not folder.ledger.exists()
-    (folder.checkpoints / "round-0000001.safetensors").touch()
+        begin_run(folder)
+    begin_run(folder, again=True)
+    assert not (folder / "ledger.jsonl").exists()
+    (folder / "checkpoints" / "round-0000001.safetensors").touch()
     with pytest.raises(InputError, match="something else"):
-        RunFolder.begin(folder.path, again=True)
+        begin_run(folder, again=True)
 
 
 def test_no_run_says_how_to_make_one(tmp_path):
     for place in (tmp_path, tmp_path / "none"):
-        for find in (RunFolder.find, RunFolder.find_all):
+        for find in (find_run, find_runs):
             with pytest.raises(DataMissingError, match="dpcohort train CONFIG --out"):
                 find(place)
 
@@ -58,16 +58,16 @@ def test_a_folder_of_seeds_is_no_run_and_says_what_is(tmp_path):
         (tmp_path / f"seed-{seed}" / "run.json").write_text("{}")
     (tmp_path / "notes").mkdir()
     with pytest.raises(DataMissingError, match=r"Give one of them: .*seed-0$"):
-        RunFolder.find(tmp_path)
-    found = RunFolder.find_all(tmp_path)
-    assert [folder.path.name for folder in found] == ["seed-0", "seed-1"]
-    assert [one.path for one in RunFolder.find_all(found[0].path)] == [found[0].path]
+        find_run(tmp_path)
+    found = find_runs(tmp_path)
+    assert [folder.name for folder in found] == ["seed-0", "seed-1"]
+    assert find_runs(found[0]) == [found[0]]
 
 
 def test_a_file_is_no_run_folder(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="is a file, not a run folder"):
-        RunFolder.find(tmp_path / "plan.json")
+        find_run(tmp_path / "plan.json")
 
 
 def test_json_is_finite_and_an_object(tmp_path):
@@ -83,11 +83,13 @@ def test_json_is_finite_and_an_object(tmp_path):
 
 
 def test_a_ledger_that_counts_rounds_is_never_begun_anew(tmp_path):
-    folder = RunFolder.begin(tmp_path / "run")
-    folder.ledger.write_text('{"format": "dpcohort ledger"}\n{"round": 0, "draws": {"a": 1}}\n')
+    folder = begin_run(tmp_path / "run")
+    (folder / "ledger.jsonl").write_text(
+        '{"format": "dpcohort ledger"}\n{"round": 0, "draws": {"a": 1}}\n'
+    )
     with pytest.raises(InputError, match="exists and holds"):
-        RunFolder.begin(tmp_path / "run", again=True)
-    assert "round" in folder.ledger.read_text()
+        begin_run(tmp_path / "run", again=True)
+    assert "round" in (folder / "ledger.jsonl").read_text()
 
 
 def modes(path):

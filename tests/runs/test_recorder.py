@@ -30,7 +30,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.training.Journal", fail)
+    monkeypatch.setattr("dpcohort.runs.training.environment", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()
@@ -57,15 +57,48 @@ def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, dig
         private.count(0, cohort)
 
 
-def test_a_state_of_another_model_is_refused(job, tmp_path):
-    recorder = Recorder(job, tmp_path / "run")
+STATE = {"parameters": (650,), "momentum": (650,), "average": (650,), "memory": (2, 650)}
+
+
+def kept_and_read_again(job, path, shapes) -> EngineState:
+    """A state through a checkpoint, as a run that goes on finds it."""
+    recorder = Recorder(job, path)
     recorder.count(0, job.plan.schedule.cohorts[0])
-    recorder.keep(EngineState(torch.zeros(3), next_round=1))
+    held = {name: torch.randn(shape) for name, shape in shapes.items()}
+    recorder.keep(EngineState(**held, next_round=1))
     recorder.close()
-    again = Recorder(job, tmp_path / "run", resume=True)
+    again = Recorder(job, path, resume=True)
+    try:
+        found = again.start(EngineState(torch.zeros(650)))
+    finally:
+        again.close()
+    for name in STATE:
+        if name in held:
+            assert torch.equal(getattr(found, name), held[name])
+        else:
+            assert getattr(found, name) is None
+    return found
+
+
+@pytest.mark.parametrize("names", [("parameters",), ("parameters", "average"), tuple(STATE)])
+def test_a_checkpoint_brings_everything_back(job, tmp_path, names):
+    found = kept_and_read_again(job, tmp_path / "run", {name: STATE[name] for name in names})
+    assert found.next_round == 1
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"parameters": (3,)},
+        {"parameters": (650, 1)},
+        {"parameters": (650,), "momentum": (3,)},
+        {"parameters": (650,), "memory": (650,)},
+        {"parameters": (650,), "memory": (2, 3)},
+    ],
+)
+def test_a_state_of_another_model_is_refused(job, tmp_path, shapes):
     with pytest.raises(InputError, match="another model"):
-        again.start(EngineState(torch.zeros(650)))
-    again.close()
+        kept_and_read_again(job, tmp_path / "run", shapes)
 
 
 def _layer_twice() -> nn.Module:

@@ -13,7 +13,6 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +34,7 @@ from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Ask
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
-from dpcohort.runs.folder import AppendLog, read_json, write_json
+from dpcohort.runs.folder import append_line, open_log, read_json, write_json
 from dpcohort.runs.job import TrainingJob, carried_state, later_steps
 from dpcohort.runs.run import Run
 from dpcohort.tasks import Task
@@ -227,8 +226,8 @@ def write_exchange(
         receipts: by client.
     """
     assert run.path is not None
-    with closing(AppendLog(run.path / "exchange.jsonl")) as log:
-        log.append(exchange)
+    with open_log(run.path / "exchange.jsonl") as log:
+        append_line(log, exchange)
     path = run.path / "client-ledgers.json"
     before = read_json(path) if path.exists() else {}  # what others said stays
     found = {client: receipts[client].to_dict() for client in sorted(receipts)}

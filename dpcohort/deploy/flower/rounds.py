@@ -17,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,8 @@ class GuardTrainer:
     def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
         """What each client of a cohort is asked; its draws differ in their number alone."""
         plan = self._plan
-        steps, t = plan.training.local_steps, cohort.round
-        total = plan.training.rounds * steps
-        at, shared = self._job.optimiser.local_step.at, self._shared(t, parameters)
+        shared, steps = self._shared(cohort.round, parameters), range(plan.training.local_steps)
+        alpha = partial(self._job.optimiser.step_size, plan.training, round=cohort.round)
         found: dict[str, DrawRequest] = {}
         for k in sorted(set(cohort.clients.tolist())):
             found[plan.population.ids[k]] = DrawRequest(
@@ -245,8 +245,8 @@ class GuardTrainer:
                 noise_multiplier=float(plan.noise_multipliers[k]),
                 sampling_rate=float(plan.sampling_rates[k]),
                 batch_size=int(plan.batch_sizes[k]),
-                local_steps=steps,
-                step_sizes=[float(at(t * steps + step, total)) for step in range(steps)],
+                local_steps=len(steps),
+                step_sizes=[float(alpha(step=step)) for step in steps],
             )
         return found
 

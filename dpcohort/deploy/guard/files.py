@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.data.arrays import read_npz
-from dpcohort.data.dataset import Normalisation
+from dpcohort.data.dataset import Normalisation, normalise
 from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
 from dpcohort.deploy.formats import of_file
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
@@ -236,7 +236,7 @@ def load_data(
     inputs, labels = arrays["inputs"], arrays["labels"]
     check_records(path, inputs, labels, model)
     if inputs.dtype.kind in "fu" and inputs.dtype != np.int64:
-        inputs = normalisation.apply(inputs)
+        inputs = normalise(inputs, normalisation)
         if not np.isfinite(inputs).all():
             raise FileFormatError(path, "there are inputs that are not finite.")
     else:

@@ -27,7 +27,7 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
 from dpcohort.accounting.segments import Charge, charged_to
-from dpcohort.data.dataset import Normalisation
+from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
@@ -337,9 +337,11 @@ def _normalisation(given: Any) -> Normalisation:
     _check_table("normalisation", given, [field.name for field in fields(Normalisation)])
     values: Any = {key: tuple(one) if isinstance(one, list) else one for key, one in given.items()}
     try:
-        return Normalisation(**values)
+        constants = Normalisation(**values)
+        affine_map(constants)
     except TypeError:
         raise InputError.because("has a value of the wrong type.") from None
+    return constants
 
 
 def _user_ids(users: Any) -> tuple[int, ...]:

@@ -127,8 +127,7 @@ class Simulation:
 
     def step_size(self, round: int) -> float:
         """The configured local step size at the beginning of a round."""
-        steps = self.training.local_steps
-        return self.optimiser.local_step.at(round * steps, self.training.total_steps)
+        return self.optimiser.step_size(self.training, round=round, step=0)
 
     def initial(self) -> Tensor:
         """The model before training, as one vector [D]."""

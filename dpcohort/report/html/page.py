@@ -60,7 +60,7 @@ from dpcohort.report.html.sources import (
     read_worth,
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
-from dpcohort.runs.folder import RunFolder, finite_json
+from dpcohort.runs.folder import CONFIG, RECEIPTS, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
@@ -568,7 +568,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
         return loaded[key]
     own = "Give it to run.report(data=...) in Python."
     if run.config:
-        config = load_config(RunFolder(run.path).config)
+        config = load_config(Path(run.path) / CONFIG)
         if is_named_function(data_section(config).name):
             raise InputError.because(f"a function makes its data, and a report runs none. {own}")
         loaded[key] = configured_data(config, clients)
@@ -583,7 +583,7 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
     """The receipts that the run wrote; what is wrong with them is among the problems already."""
     wanted = {row.name for row in rows}
     try:
-        stored = read_receipts(RunFolder(Path(run.path)).receipts)
+        stored = read_receipts(Path(run.path) / RECEIPTS)
     except DpcohortError:
         return {}
     return {receipt.client: receipt.text() for _, receipt in stored if receipt.client in wanted}

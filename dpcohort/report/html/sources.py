@@ -24,9 +24,21 @@ from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
-from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
+from dpcohort.runs.folder import (
+    CONFIG,
+    ENVIRONMENT,
+    LEDGER,
+    PLAN,
+    ROUNDS,
+    SETTINGS,
+    is_run,
+    no_run,
+    read_entry,
+    read_json,
+    read_log,
+)
 from dpcohort.runs.receipts import source_of
-from dpcohort.runs.run import SCORED, judged_in
+from dpcohort.runs.run import SCORED, judged_in, result_in
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json, read_utf8
@@ -188,8 +200,7 @@ def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Gro
 
 def _run_folders(path: Path, depth: int) -> list[Path]:
     """The run folder itself, or those in it: seeds, or groups of seeds, as ``compare`` leaves."""
-    folder = RunFolder(path)
-    if folder.is_run or (folder.plan.is_file() and folder.ledger.is_file()):
+    if is_run(path) or ((path / PLAN).is_file() and (path / LEDGER).is_file()):
         return [path]
     inside = sorted(place for place in path.glob("[!.]*") if place.is_dir()) if depth else []
     return [found for place in inside for found in _run_folders(place, depth - 1)]
@@ -202,7 +213,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         path: the folder.
         method: the accountant of the verification.
     """
-    folder = RunFolder(Path(path))
+    folder = Path(path)
     problems: list[Notice] = []
 
     def tell(kind: Kind, where: str, message: str) -> None:
@@ -214,9 +225,9 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     settings = _settings(folder, tell)
     plan: Plan | None = None
     try:
-        plan = Plan.load(folder.plan)
+        plan = Plan.load(folder / PLAN)
     except DpcohortError as error:
-        tell("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
+        tell("broken" if (folder / PLAN).exists() else "missing", "plan.json", str(error))
     counted = None if plan is None else _counted(folder, plan, tell)
     run = ReadRun(
         path=str(path),
@@ -225,11 +236,11 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         history=_history(folder, tell),
         draws=None if counted is None else counted[0],
         reports=counted[1] if counted and plan and plan.adaptive else None,
-        config=_text(folder.config),
-        environment=_json(folder.environment, "note", tell) or {},
+        config=_text(folder / CONFIG),
+        environment=_json(folder / ENVIRONMENT, "note", tell) or {},
         verification=_verified(folder, plan, tell, method),
         problems=(),
-        judged=judged_in(folder.result),
+        judged=judged_in(result_in(folder)),
     )
     if not run.history:
         tell("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
@@ -241,11 +252,11 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     return replace(run, problems=tuple(problems))
 
 
-def _settings(folder: RunFolder, tell: _Tell) -> dict[str, Any]:
-    if not folder.is_run:
+def _settings(folder: Path, tell: _Tell) -> dict[str, Any]:
+    if not is_run(folder):
         tell("missing", "run.json", "it is not there, so seed, model and label are unknown.")
         return {}
-    settings = _json(folder.settings, "broken", tell)
+    settings = _json(folder / SETTINGS, "broken", tell)
     if settings is not None and settings.get("schema") != _SCHEMA:
         tell(
             "broken",
@@ -256,10 +267,10 @@ def _settings(folder: RunFolder, tell: _Tell) -> dict[str, Any]:
     return settings or {}
 
 
-def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
+def _history(folder: Path, tell: _Tell) -> tuple[RoundRecord, ...]:
     """The rounds that can be read; a line that cannot be costs only itself."""
     try:
-        lines = read_bounded(folder.rounds, LARGEST_LOG).split(b"\n")
+        lines = read_bounded(folder / ROUNDS, LARGEST_LOG).split(b"\n")
     except FileFormatError as error:
         tell("broken", "rounds.jsonl", str(error))
         return ()
@@ -269,7 +280,7 @@ def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
     # What follows the last line's end was cut short by a crash, or is nothing.
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found = RoundRecord.from_dict(read_entry(folder.rounds, number, line))
+            found = RoundRecord.from_dict(read_entry(folder / ROUNDS, number, line))
             history.append(_with_numbers(found, tell))
         except FileFormatError as error:
             tell("broken", "rounds.jsonl", str(error))
@@ -289,12 +300,12 @@ def _with_numbers(line: RoundRecord, tell: _Tell) -> RoundRecord:
     return replace(line, **nothing)
 
 
-def _counted(folder: RunFolder, plan: Plan, tell: _Tell) -> tuple[IntArray, IntArray] | None:
+def _counted(folder: Path, plan: Plan, tell: _Tell) -> tuple[IntArray, IntArray] | None:
     """Draws and reports as the ledger counts them; ``verify`` says whether they may be."""
     draws, reports = (np.zeros(len(plan.population), dtype=np.int64) for _ in range(2))
     positions = {client: k for k, client in enumerate(plan.population.ids)}
     try:
-        entries = read_log(folder.ledger)
+        entries = read_log(folder / LEDGER)
     except DpcohortError as error:
         tell("broken", "ledger.jsonl", str(error))
         return None
@@ -316,14 +327,12 @@ def _times(counted: object) -> list[tuple[str, object]]:
     return []
 
 
-def _verified(
-    folder: RunFolder, plan: Plan | None, tell: _Tell, method: str
-) -> Verification | None:
-    if not folder.is_run or plan is None:
+def _verified(folder: Path, plan: Plan | None, tell: _Tell, method: str) -> Verification | None:
+    if not is_run(folder) or plan is None:
         tell("broken", "verification", "the promises could not be verified: see what is missing.")
         return None
     try:
-        found = verify_run(folder.path, method=method)
+        found = verify_run(folder, method=method)
     except DpcohortError as error:
         tell("broken", "verification", str(error))
         return None

@@ -32,8 +32,8 @@ class Recorder:
 
     server_learning_rate = 1.0
 
-    def __init__(self, local_step) -> None:
-        self.local_step = local_step
+    def __init__(self, optimiser) -> None:
+        self.step_size = optimiser.step_size
         self.updates: list[torch.Tensor] = []
 
     def apply(self, state, update) -> None:
@@ -47,7 +47,7 @@ class Silent(Simulation):
 
     def __init__(self, job) -> None:
         super().__init__(job)
-        self.optimiser = self.recorder = Recorder(self.optimiser.local_step)
+        self.optimiser = self.recorder = Recorder(self.optimiser)
         self._loss = 0.0
 
     def clipped_sum(self, weights, client, positions, clip=1.0):
