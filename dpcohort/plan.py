@@ -57,7 +57,7 @@ from dpcohort.errors import (
 )
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES, make_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.pooled import Pool, pooled_probabilities, pooled_weights
@@ -1337,9 +1337,9 @@ def _adaptive_parts(
 
 
 def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:
-    registry, name = REGISTRIES["adaptive"], content["rule"]
-    if name in registry.built_in:
-        made: AdaptiveRule = registry.make(name, content["rule_settings"])
+    name = content["rule"]
+    if name in RULES["adaptive"]:
+        made: AdaptiveRule = make_rule("adaptive", name, content["rule_settings"])
         return made
     return RecordedRule(
         name=name,

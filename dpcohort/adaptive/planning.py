@@ -33,7 +33,7 @@ from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Adaptive, Plan
-from dpcohort.plugins import REGISTRIES, naming_the_rule
+from dpcohort.plugins import check_members, make_rule, naming_the_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Schedule
 from dpcohort.selection import Selection
@@ -94,9 +94,9 @@ def make_adaptive_plan(
     choice("reports", reports, get_args(ReportMode))
     chosen: AdaptiveRule
     if isinstance(rule, str):
-        chosen = REGISTRIES["adaptive"].make(rule, dict(rule_settings or {}))
+        chosen = make_rule("adaptive", rule, dict(rule_settings or {}))
     else:
-        REGISTRIES["adaptive"].check_members(rule, rule)
+        check_members("adaptive", rule, rule)
         chosen = rule
     if contract.is_pooled:
         raise adaptive_under_pooled_trust(chosen.name)

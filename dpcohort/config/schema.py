@@ -30,7 +30,7 @@ from dpcohort.clients.distributions import (
 from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import check_settings, find_rule, settings_of
 from dpcohort.tasks import Task, TaskKind
 from dpcohort.training import LARGEST_STEP, EngineName, Training
 
@@ -620,12 +620,12 @@ def split_report_settings(
         >>> split_report_settings("power-of-choice", {"d": 6, "report_share": 0.2})
         ({'d': 6}, {'report_share': 0.2})
     """
-    known = REGISTRIES["adaptive"].settings_of(rule)
+    known = settings_of("adaptive", rule)
     own = {key: value for key, value in settings.items() if key not in _CHECKS or key in known}
     about = {key: value for key, value in settings.items() if key not in own}
     for key, value in about.items():
         _CHECKS[key](key, value)
-    asks = getattr(REGISTRIES["adaptive"].find(rule), "statistic", None) is not None
+    asks = getattr(find_rule("adaptive", rule), "statistic", None) is not None
     for key in about:
         if not asks and key != "participation_cap":
             words = f"says nothing: the rule {rule} asks for no reports. Remove it."
@@ -642,11 +642,11 @@ def check_rule(kind: str, section: RuleSection) -> None:
         kind: ``selection`` or ``aggregation``; a plan fills in sizes, budgets and probabilities.
         section: the rule and its settings.
     """
-    registry, settings = REGISTRIES[kind], section.model_extra or {}
-    registry.find(section.rule, field="rule")
-    known = registry.settings_of(section.rule)
+    settings = section.model_extra or {}
+    find_rule(kind, section.rule, field="rule")
+    known = settings_of(kind, section.rule)
     _refuse_unknown(section.rule, settings, known, [*known, *type(section).model_fields])
-    registry.check(section.rule, settings)
+    check_settings(kind, section.rule, settings)
 
 
 def _refuse_unknown(

@@ -36,7 +36,7 @@ from dpcohort.accounting.pooled import (
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.plugins import REGISTRIES, kind_of_rule
+from dpcohort.plugins import check_settings, kind_of_rule
 from dpcohort.text_files import parse_toml, read_utf8, toml_text
 from dpcohort.training import Training
 
@@ -589,7 +589,7 @@ def _selection_settings(section: SelectionSection) -> tuple[dict[str, Any], dict
         check_rule("selection", section)
         return settings, {}
     own, about = split_report_settings(section.rule, settings)
-    REGISTRIES["adaptive"].check(section.rule, own)
+    check_settings("adaptive", section.rule, own)
     return own, about
 
 

@@ -23,7 +23,7 @@ from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plan import Plan, make_plan
-from dpcohort.plugins import REGISTRIES, full_name
+from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.tasks import refined_task
@@ -930,7 +930,6 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
 
 #: What stands for a column that is the plan's own.
 PLANS_OWN = "the plan's"
-_REGISTRY = REGISTRIES["aggregation"]
 
 
 def aggregation_for(
@@ -986,8 +985,8 @@ def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] |
     if type(rule) is Mean:
         return None
     name, thing = getattr(rule, "name", None), cast("Any", rule)
-    known = isinstance(name, str) and name in _REGISTRY.built_in
-    is_ours = known and _REGISTRY.find(str(name)) is type(rule)
+    known = isinstance(name, str) and name in RULES["aggregation"]
+    is_ours = known and find_rule("aggregation", str(name)) is type(rule)
     settings = {}
     if is_dataclass(thing):
         settings = {f.name: _plain(f.name, getattr(thing, f.name), plan) for f in fields(thing)}
@@ -997,7 +996,7 @@ def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] |
 def _plain(field: str, value: Any, plan: Plan) -> Any:
     if not isinstance(value, np.ndarray):
         return json.loads(json.dumps(value, default=repr))
-    if field in _REGISTRY.filled:
+    if field in FILLED["aggregation"]:
         from dpcohort.aggregation import plan_column
 
         planned = np.asarray(plan_column(field, plan), dtype=value.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import make_rule
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -43,7 +43,7 @@ def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
         ...
         dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
     """
-    made: PlannedRule = REGISTRIES["selection"].make(name, settings)
+    made: PlannedRule = make_rule("selection", name, settings)
     return made
 
 

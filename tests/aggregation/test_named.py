@@ -15,7 +15,7 @@ from dpcohort.aggregation import (
     plan_column,
 )
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import FILLED, RULES
 
 #: Five clients that differ in everything; the last one is public.
 DIFFERENT = {
@@ -35,7 +35,7 @@ ALIKE = {
     "trimmed-mean": {"trim": 0.1},
 }
 #: Rules that give the plain mean of clients that are alike; the others look at the updates.
-AGGREGATIONS = REGISTRIES["aggregation"].built_in
+AGGREGATIONS = RULES["aggregation"]
 EXACT = sorted(set(AGGREGATIONS) - {"geometric-median", "estimated-noise"})
 STDS = [4.0, 2.0, 1.0, 0.5, 0.0]
 
@@ -155,7 +155,7 @@ def test_every_rule_combines_the_cohorts_of_a_plan(name, plan):
 
 
 def test_what_a_rule_may_leave_to_the_plan_is_what_a_plan_fills_in(plan):
-    filled = REGISTRIES["aggregation"].filled
+    filled = FILLED["aggregation"]
     assert {len(plan_column(field, plan)) for field in filled} == {3}
 
 
