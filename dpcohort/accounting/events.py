@@ -36,11 +36,15 @@ from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.composition import (
     TINY_RATE,
     LossPair,
-    Sketch,
+    Parts,
+    at_delta,
+    distance_of,
     grid_delta,
     grid_epsilon,
+    grid_for,
     largest_sum,
     pairs_of_step,
+    sketch_of,
 )
 from dpcohort.accounting.contract import (
     MOST_STEPS,
@@ -337,9 +341,6 @@ def affordable_steps(
     return good
 
 
-_Parts = Sequence[tuple[LossPair, int]]
-
-
 @lru_cache(maxsize=1 << 16)
 def composed_delta(
     events: tuple[Event, ...], epsilon: float, tolerance: float = TOLERANCE, expected: float = 1e-7
@@ -362,7 +363,7 @@ def composed_delta(
             return 0.0
         return gaussian_delta(epsilon=epsilon, mu=case) if case < math.inf else 1.0
 
-    def value(parts: _Parts, trial: float) -> float:
+    def value(parts: Parts, trial: float) -> float:
         if not _is_tiny(parts):
             return grid_delta(parts, epsilon, tolerance=trial)
         from dpcohort.accounting.rare_losses import rare_delta  # few plans have such rates
@@ -389,7 +390,7 @@ def composed_epsilon(
     if _plain_delta(case) <= delta:
         return 0.0
 
-    def value(parts: _Parts, trial: float) -> float:
+    def value(parts: Parts, trial: float) -> float:
         if not _is_tiny(parts):
             return grid_epsilon(parts, delta, tolerance=trial)
         from dpcohort.accounting.rare_losses import rare_epsilon  # few plans have such rates
@@ -399,14 +400,14 @@ def composed_epsilon(
     return _worst(case, tolerance, value, lambda worst: (worst, delta))
 
 
-def _is_tiny(parts: _Parts) -> bool:
+def _is_tiny(parts: Parts) -> bool:
     return max(pair.rate for pair, _ in parts) < TINY_RATE
 
 
 def _worst(
-    directions: Sequence[_Parts],
+    directions: Sequence[Parts],
     tolerance: float,
-    value: Callable[[_Parts, float], float],
+    value: Callable[[Parts, float], float],
     promise: Callable[[float], tuple[float, float]],
 ) -> float:
     """The value in the worse direction of neighbours.
@@ -439,10 +440,10 @@ def _worst(
     return worst
 
 
-def _plain_delta(directions: Sequence[_Parts]) -> float:
+def _plain_delta(directions: Sequence[Parts]) -> float:
     """δ(0) by adding up: one step is (0, δ₁)-DP with δ₁ the distance of its pair."""
     return max(
-        -math.expm1(sum(n * math.log1p(-min(pair.distance, _ALMOST_ONE)) for pair, n in parts))
+        -math.expm1(sum(n * math.log1p(-min(distance_of(pair), _ALMOST_ONE)) for pair, n in parts))
         for parts in directions
     )
 
@@ -717,8 +718,8 @@ def _spacing(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
     for event in events:
         z, rate, relation = event.noise_multiplier, event.sampling_rate, event.neighbours
         parts.append((pairs_of_step(z, rate, "poisson", relation)[0], event.steps))
-    sketch = Sketch(parts, math.log(delta))
-    grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
+    sketch = sketch_of(parts, math.log(delta))
+    grid = grid_for(sketch, at_delta(sketch, math.log(delta)), tolerance=TOLERANCE)
     return grid.step, grid.length / _MOST_POINTS
 
 
