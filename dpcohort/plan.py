@@ -66,6 +66,7 @@ from dpcohort.selection.problem import (
     Selection,
     SelectionProblem,
     calibrated_epsilon,
+    check_selection,
     exact_costs,
     paper_costs,
     selected,
@@ -203,6 +204,7 @@ class Plan:
                 raise InputError.because(
                     f"the {name} is for {length} clients but the population has {clients}."
                 )
+        check_selection(self.selection, clients)
         planned = (self.training.rounds, self.training.cohort_size)
         if self.adaptive is None and self.schedule.cohorts.shape != planned:
             raise InputError.because(

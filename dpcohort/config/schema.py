@@ -32,6 +32,7 @@ from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import check_settings, find_rule, settings_of
 from dpcohort.tasks import Task, TaskKind
+from dpcohort.text_files import is_table
 from dpcohort.training import LARGEST_STEP, EngineName, Training
 
 NoiseModel = Literal["exact", "paper"]
@@ -132,11 +133,6 @@ class DataSection(Section):
     labels: list[Any] = Field(default_factory=list)
     test_share: float = 0.2
     test_public: bool = False
-
-    @property
-    def is_table(self) -> bool:
-        """Whether the data are a table."""
-        return self.name.lower().endswith((".csv", ".tsv", ".parquet"))
 
 
 class TaskSection(Section):
@@ -438,10 +434,10 @@ def check_data(section: DataSection) -> DataSection:
     if section.estimated_bounds is not None and section.client is None:
         words = "needs client: the column that says whose record it is, and so who paid."
         raise InputError.about("estimated_bounds", words)
-    if section.is_table and section.label is None:
+    if is_table(section.name) and section.label is None:
         raise InputError.about("label", "is missing: the column of the table to be predicted.")
     for key in _TABLE_KEYS:
-        if key in section.model_fields_set and not section.is_table:
+        if key in section.model_fields_set and not is_table(section.name):
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))
     if "similarity" in section.model_fields_set and section.partition != "paper":

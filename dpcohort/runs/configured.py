@@ -27,7 +27,7 @@ from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.tasks import refined_task
-from dpcohort.text_files import toml_text
+from dpcohort.text_files import is_table, toml_text
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
 
     section = data_section(config)
     name = section.name
-    if section.is_table:
+    if is_table(section.name):
         return _table_data(config, section, clients)
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
@@ -242,7 +242,7 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
         650
     """
     stated = config.values.get("training", {}).get("dimension")
-    if config.data is None or (stated is not None and not config.data.is_table):
+    if config.data is None or (stated is not None and not is_table(config.data.name)):
         return config.training
     try:
         from dpcohort.engine.clipping.per_example import FlatLayout
@@ -478,7 +478,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
         allow_large_delta: accept a delta of 1/size or more.
     """
     section = config.data
-    if section is None or not section.is_table or section.client is None:
+    if section is None or not is_table(section.name) or section.client is None:
         return Population.from_csv(path, allow_large_delta=allow_large_delta)
     data = configured_data(config)
     owners = np.asarray(data.clients)
@@ -497,9 +497,8 @@ def _check_size(config: Config, data: str, name: str, stated: int, held: int) ->
     if stated == held:
         return
     section = data_section(config)
-    with_tests = (
-        section.is_table and stated - min(round(section.test_share * stated), stated - 1) == held
-    )
+    tested = min(round(section.test_share * stated), stated - 1)
+    with_tests = is_table(section.name) and stated - tested == held
     if not with_tests:
         raise InputError.because(
             f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "

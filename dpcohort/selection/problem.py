@@ -208,17 +208,6 @@ class Selection:
             settings=settings,
         )
 
-    def __post_init__(self) -> None:
-        if not (math.isnan(self.objective) and np.size(self.probabilities) == 0):
-            _check_probabilities(self.rule, self.probabilities, len(self.unbiased))
-        for key, value in self.settings.items():
-            if not isinstance(value, str | int | float | list | tuple | dict | None):
-                raise InputError(
-                    f"setting {key!r} of the selection rule {self.rule!r}",
-                    given=value,
-                    allowed="a plain number, word or list, which a plan's file can hold",
-                )
-
     @property
     def bias(self) -> float:
         """``||p^s - p^u||_1``, between 0 and 2; NaN where it is decided during the training."""
@@ -320,7 +309,7 @@ def selected(rule: PlannedRule, problem: SelectionProblem) -> Selection:
             f"{full_name(rule)}.select gave back a {type(chosen).__name__}; it must be a "
             "Selection (dpcohort.selection.problem.evaluated makes one from probabilities)."
         )
-    _check_probabilities(chosen.rule, chosen.probabilities, problem.size)
+    check_selection(chosen, problem.size)
     return chosen
 
 
@@ -351,6 +340,24 @@ def calibrated_epsilon(rule: PlannedRule, problem: SelectionProblem) -> FloatArr
             allowed=f"one number above 0 for each of the {problem.size} clients",
         )
     return found
+
+
+def check_selection(selection: Selection, clients: int) -> None:
+    """Refuse what is no selection of so many clients, or has settings that no file can hold.
+
+    Example:
+        >>> open_ = Selection.during_training("mine", {"share": 0.5}, np.array([0.5, 0.5]))
+        >>> check_selection(open_, 2)
+    """
+    if not (math.isnan(selection.objective) and np.size(selection.probabilities) == 0):
+        _check_probabilities(selection.rule, selection.probabilities, clients)
+    for key, value in selection.settings.items():
+        if not isinstance(value, str | int | float | list | tuple | dict | None):
+            raise InputError(
+                f"setting {key!r} of the selection rule {selection.rule!r}",
+                given=value,
+                allowed="a plain number, word or list, which a plan's file can hold",
+            )
 
 
 def _check_probabilities(rule: str, probabilities: object, clients: int) -> None:
