@@ -22,17 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort._version import __version__
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
-    Guard,
     deploy_noise,
     noise_levels,
 )
@@ -90,8 +89,6 @@ __all__ = [
     "selection_problem",
 ]
 
-
-NoiseModel = Literal["exact", "paper"]
 
 #: Above this many different (noise, rate, steps) the fast bound alone is computed.
 _MOST_SECOND_OPINIONS = 200

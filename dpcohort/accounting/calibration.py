@@ -161,7 +161,13 @@ def loss_grid(
     u = lower[:, None] + step[:, None] * (np.arange(nodes) + shift)
     log_step = np.log(step / np.sqrt(2.0 * np.pi))[:, None]
     if pair == "fixed":
-        return _fixed_grid(rate, mu, u, log_step)
+        soft = np.logaddexp(0.0, u)
+        x = mu[:, None] / 2 + soft
+        # dx/du = e^u / (1 + e^u)
+        base = log_step - 0.5 * x * x + u - soft
+        loss = _log_w(rate, mu, x)
+        moved = np.exp(base + loss).sum(axis=1) + np.exp(base).sum(axis=1)
+        return loss, base + loss, base, np.log(np.maximum(1.0 - moved, 1e-300))
     base = log_step - 0.5 * u * u
     loss = _log_w(rate, mu, u)
     if pair == "remove":
@@ -169,16 +175,6 @@ def loss_grid(
     if pair == "add":
         return -loss, base, None, None
     return loss - _log_w(rate, mu, -u), base + loss, None, None
-
-
-def _fixed_grid(rate: FloatArray, mu: FloatArray, u: FloatArray, log_step: FloatArray) -> LossGrid:
-    soft = np.logaddexp(0.0, u)
-    x = mu[:, None] / 2 + soft
-    # dx/du = e^u / (1 + e^u)
-    base = log_step - 0.5 * x * x + u - soft
-    loss = _log_w(rate, mu, x)
-    moved = np.exp(base + loss).sum(axis=1) + np.exp(base).sum(axis=1)
-    return loss, base + loss, base, np.log(np.maximum(1.0 - moved, 1e-300))
 
 
 def _log_w(rate: FloatArray, mu: FloatArray, x: FloatArray) -> FloatArray:

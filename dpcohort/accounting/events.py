@@ -263,14 +263,11 @@ def calibrate_remaining(
             f"{history.epsilon(delta):.6g} of {epsilon:g} at delta = {delta:g}, and even at noise "
             f"multiplier {largest:g} only {fit} steps still fit."
         )
-    return math.exp(_smallest_root(excess, math.log(largest)))
-
-
-def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
-    """Where a decreasing function becomes ≤ 0, from the right, to ``_NOISE_ACCURACY``."""
-    high = min(0.0, largest)
-    while high < largest and excess(high) > 0:
-        high = min(high + 1.5, largest)
+    # Where the excess, which falls, becomes ≤ 0, from the right.
+    most = math.log(largest)
+    high = min(0.0, most)
+    while high < most and excess(high) > 0:
+        high = min(high + 1.5, most)
     low = high - 1.5
     while excess(low) <= 0:
         low, high = low - 1.5, low
@@ -280,7 +277,7 @@ def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
     margin = _NOISE_ACCURACY
     while excess(root) > 0:
         root, margin = min(root + margin, high), 2 * margin
-    return root
+    return math.exp(root)
 
 
 def affordable_steps(

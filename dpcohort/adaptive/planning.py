@@ -24,8 +24,8 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise, noise_after
+from dpcohort.accounting.contract import Contract, Guard
+from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
 from dpcohort.accounting.events import Event, History
 from dpcohort.accounting.pooled import adaptive_under_pooled_trust
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of

@@ -550,7 +550,8 @@ def _parse(
 def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
     """The cells as floats, empty ones as NaN, and the first row that is not a number."""
     text = "".join(cells)
-    if _is_plain(text):
+    # Python's reading of a number is what a person sees: no 1_000, no other digits.
+    if text.isascii() and "_" not in text:
         try:
             values = np.array([float(cell) if cell else np.nan for cell in cells])
         except ValueError:
@@ -566,11 +567,6 @@ def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
                 return values, row
             values[row] = found
     return values, None
-
-
-def _is_plain(text: str) -> bool:
-    """Whether Python's reading of a number is what a person sees: no 1_000, no other digits."""
-    return text.isascii() and "_" not in text
 
 
 def _truths(cells: Sequence[str]) -> tuple[BoolArray, int | None]:

@@ -494,7 +494,10 @@ class PaymentCap(PlannedRule):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The solution of Problem 1 that keeps the cap."""
-        price = self._prices(problem)
+        public = problem.public
+        price = np.where(public, 0.0, 1.0 / np.where(public, 1.0, problem.epsilon))
+        if self.prices is not None:
+            price = _column("prices", self.prices, problem.size)
         whole = float(price @ problem.unbiased)
         settings: dict[str, object] = {"spend": self.spend, "eta": self.eta}
         if self.prices is not None:
@@ -534,13 +537,6 @@ class PaymentCap(PlannedRule):
             else:
                 low = middle
         return p
-
-    def _prices(self, problem: SelectionProblem) -> FloatArray:
-        if self.prices is None:
-            return np.where(
-                problem.public, 0.0, 1.0 / np.where(problem.public, 1.0, problem.epsilon)
-            )
-        return _column("prices", self.prices, problem.size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,34 +152,6 @@ class SortedCosts:
         upper = (mass - moved) / (decided.high_inverse + float(self.inverse[high:].sum()))
         return lower, upper
 
-    def turning_points(self) -> tuple[FloatArray, FloatArray]:
-        """Every eta at which a client begins to move, and the mass that has moved by then.
-
-        Where both thresholds stand at known places, ``eta (y - x) = 2 F`` solves for eta:
-        ``eta = 4 (Q + (y - x) G) / (y - x)^2``, with Q per unit of eta.
-        """
-        moved = np.unique(np.concatenate([self.raised, self.lowered]))
-        moved = moved[moved >= self.decided.forced_mass]
-        if self.decided.public:
-            low = np.zeros(moved.size, dtype=np.int64)
-            lower = np.zeros(moved.size)
-        else:
-            first = 0 if self.low_inverse[0] > 0.0 else 1
-            low = np.maximum(self.raised.searchsorted(moved, "left"), first)
-            lower = (moved + self.low_mass[low]) / self.low_inverse[low]
-        high = self.size - self.lowered[::-1].searchsorted(moved, "left")
-        inverse = self.high_inverse[high]
-        nobody = inverse == 0.0
-        upper = (self.high_mass[high] - moved) / np.where(nobody, 1.0, inverse)
-        upper = np.where(nobody, self.marginal[-1], upper)
-        width = upper - lower
-        noise = self.decided.kept_noise + self.low_noise[high] - self.low_noise[low]
-        noise = noise + lower**2 * self.low_inverse[low] + upper**2 * inverse
-        apart = width > 1e-12 * upper
-        moved, width, noise = moved[apart], width[apart], np.maximum(noise[apart], 0.0)
-        eta = 4.0 * (noise + width * (self.decided.clipping_gap + 2.0 * moved)) / width**2
-        return np.maximum.accumulate(eta) if eta.size else eta, moved
-
     def sets(self, eta: float = 1.0) -> tuple[int, int]:
         """The sets by bisection on the sign of y - x - 2 F, which falls as mass moves."""
         start, high = 0, self.size
@@ -698,29 +670,6 @@ class SelectionPath:
             return self._at_limit(p)
         scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
-
-    @cached_property
-    def breakpoints(self) -> tuple[FloatArray, FloatArray]:
-        """Points of the path for a plot: rising etas, and the bias ``||p - u||_1`` at each.
-
-        In the paper's noise model, exactly the etas at which a client begins to move. Otherwise 65
-        points evenly spaced in the bias.
-        """
-        if self._one_sort:
-            if self._kinds.mass.size == 0:
-                return np.zeros(0), np.zeros(0)
-            eta, moved = self._sorted.turning_points()
-            return eta, 2.0 * moved
-        least = self.at(0.0)
-        start = float(np.abs(least.probabilities - self._unbiased).sum())
-        if self.maximum_gap - start < 1e-12:  # nothing but the forced bias
-            return np.array([self.threshold]), np.array([start])
-        gaps = np.linspace(start, self.maximum_gap, 66)[1:-1]
-        solutions = [self.at_gap(float(gap)) for gap in gaps]
-        etas = np.array([solution.eta for solution in solutions])
-        finite = np.isfinite(etas)
-        etas = np.concatenate([[self.threshold], etas[finite]])
-        return np.maximum.accumulate(etas), np.concatenate([[start], gaps[finite]])
 
     def _scales(self, eta: float) -> bool:
         """Whether no cost leaves the range of safe arithmetic when multiplied by eta."""

@@ -63,6 +63,7 @@ _ORDERS = tuple(1.0 + 10.0**power for power in np.linspace(-1.5, 3.0, 90).tolist
 _LEAST_MU = 1e-4
 
 
+@lru_cache(maxsize=4096)
 def selection_mu(epsilon: float, delta: float, *, trials: float) -> float:
     """The largest μ of a Gaussian mechanism that may be repeated and its best result released.
 
@@ -78,11 +79,6 @@ def selection_mu(epsilon: float, delta: float, *, trials: float) -> float:
         1.88
     """
     number("trials", trials, above=1, at_most=_MOST_TRIALS)
-    return _selection_mu(float(epsilon), float(delta), float(trials))
-
-
-@lru_cache(maxsize=4096)
-def _selection_mu(epsilon: float, delta: float, trials: float) -> float:
     high = 1.0
     while selection_epsilon(high, delta, trials=trials) < epsilon and high < 1e3:
         high *= 2.0
