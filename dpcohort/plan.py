@@ -93,6 +93,8 @@ __all__ = [
 #: Above this many different (noise, rate, steps) the fast bound alone is computed.
 _MOST_SECOND_OPINIONS = 200
 _MOST_NAMED = 5
+#: What a file says of a selection beside its probabilities, rule and settings.
+_FOUND = ("eta", "objective", "lower_bound", "gap")
 #: What another order of the same operations may change.
 _ROUNDING = 1e-9
 
@@ -739,10 +741,7 @@ class Plan:
             "selection": {
                 "rule": self.selection.rule,
                 "settings": dict(self.selection.settings),
-                "eta": self.selection.eta,
-                "objective": self.selection.objective,
-                "lower_bound": self.selection.lower_bound,
-                "gap": self.selection.gap,
+                **{name: getattr(self.selection, name) for name in _FOUND},
             },
             "draws": self.schedule.draws,
             "seed": self.seed,
@@ -1252,7 +1251,6 @@ def _fixed_parts(
     content: Mapping[str, Any], population: Population, training: Training
 ) -> dict[str, Any]:
     selection, schedule, noise = content["selection"], content["schedule"], content["noise"]
-    told = ("rule", "settings", "eta", "objective", "lower_bound", "gap")
     held, public = np.array(noise["client"], dtype=np.int64), population.public
     multipliers, certified = np.where(public, 0.0, np.nan), np.where(public, np.nan, 0.0)
     multipliers[held] = np.array(noise["noise_multiplier"], dtype=np.float64)
@@ -1262,7 +1260,7 @@ def _fixed_parts(
         "selection": Selection(
             probabilities=np.array(selection["probabilities"], dtype=np.float64),
             unbiased=population.unbiased,
-            **{name: selection[name] for name in told},
+            **{name: selection[name] for name in ("rule", "settings", *_FOUND)},
         ),
         "schedule": Schedule(
             cohorts=np.array(schedule["cohorts"], dtype=np.int64),
@@ -1316,8 +1314,10 @@ def _adaptive_parts(
     caps, noise = content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
     return {
-        "selection": Selection.during_training(
-            content["rule"], content["rule_settings"], population.unbiased
+        "selection": Selection(
+            rule=content["rule"],
+            unbiased=population.unbiased,
+            settings=content["rule_settings"],
         ),
         "schedule": Schedule.within(
             np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size

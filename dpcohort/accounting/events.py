@@ -315,16 +315,11 @@ def affordable_steps(
     epsilon = number("epsilon", epsilon, above=0)
     delta = number("delta", delta, above=0, below=1)
     at_most = whole_number("at_most", at_most, at_least=0, at_most=_MOST_FURTHER_STEPS)
+    each: Any = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate}
+    each |= {"sampler": sampler, "neighbours": neighbours}
 
     def fits(steps: int) -> bool:
-        more = Event(
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            steps=steps,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
-        return history.append(more).delta(epsilon) <= delta
+        return history.append(Event(steps=steps, **each)).delta(epsilon) <= delta
 
     if not fits(0):
         return 0
@@ -497,17 +492,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
     from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
 
-    root = float(
-        brentq(
-            lambda epsilon: gaussian_delta(epsilon=epsilon, mu=mu) - delta,
-            0.0,
-            high,
-            xtol=1e-12 * high,
-            rtol=1e-14,
-        )
-    )
+    def excess(epsilon: float) -> float:
+        return float(gaussian_delta(epsilon=epsilon, mu=mu)) - delta
+
     margin = 1e-12 * high
-    while gaussian_delta(epsilon=root, mu=mu) > delta:
+    root = float(brentq(excess, 0.0, high, xtol=margin, rtol=1e-14))
+    while excess(root) > 0:
         root += margin
         margin *= 2
     return root
@@ -647,12 +637,13 @@ def _certified(
             allowed="'auto' or 'pld' when sampler = 'fixed'",
             next_step="dp-accounting has no tight bound for batches of fixed size.",
         )
-    noise, rate, steps = spent_by
+    sampling: Any = {"sampler": sampler, "neighbours": relation}
+    noise, rate, count = spent_by
     columns = broadcast_fields(
         **asked,
         noise_multiplier=float_array("noise_multiplier", noise, at_least=0, allow_infinite=True),
         sampling_rate=float_array("sampling_rate", rate, above=0, at_most=1),
-        steps=whole_steps(steps),
+        steps=whole_steps(count),
     )
 
     @cache
@@ -661,14 +652,8 @@ def _certified(
             return 0.0
         if z == 0:
             return without_noise
-        event = Event(
-            noise_multiplier=z,
-            sampling_rate=r,
-            steps=int(count),
-            sampler="fixed" if sampler == "fixed" else "poisson",
-            neighbours=relation,
-        )
-        return answer(event, target)
+        steps = Event(noise_multiplier=z, sampling_rate=r, steps=int(count), **sampling)
+        return answer(steps, target)
 
     rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
     found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)

@@ -129,7 +129,9 @@ def make_adaptive_plan(
         training=training,
         contract=contract,
         before=tuple(before),
-        selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
+        selection=Selection(
+            rule=chosen.name, unbiased=population.unbiased, settings=_settings(chosen)
+        ),
         schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
         noise_multipliers=noise,
         certified_epsilon=certified,

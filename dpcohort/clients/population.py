@@ -990,11 +990,10 @@ class Population:
         row = self.index_of(client_id)
         if not isinstance(budget, Budget | Public):
             raise InputError("budget", given=budget, allowed="a Budget, or PUBLIC")
-        private = budget if isinstance(budget, Budget) else None
         epsilon, delta, public = self.epsilon.copy(), self.delta.copy(), self.public.copy()
-        epsilon[row] = np.nan if private is None else private.epsilon
-        delta[row] = np.nan if private is None else private.delta
-        public[row] = private is None
+        epsilon[row] = budget.epsilon if isinstance(budget, Budget) else np.nan
+        delta[row] = budget.delta if isinstance(budget, Budget) else np.nan
+        public[row] = budget is PUBLIC
         return replace(self, epsilon=epsilon, delta=delta, public=public)
 
     def with_scaled_budgets(self, epsilon: ArrayLike, delta: ArrayLike = 1.0) -> Population:

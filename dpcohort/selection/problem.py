@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -86,14 +86,14 @@ class SelectionProblem:
 
     def __post_init__(self) -> None:
         size = checked_unbiased(self.unbiased).size
-        for field in ("epsilon", "public", "noise_costs", "linear_costs"):
-            shape = np.shape(getattr(self, field))
+        for name in ("epsilon", "public", "noise_costs", "linear_costs"):
+            shape = np.shape(getattr(self, name))
             if shape != (size,):
                 raise InputError(
-                    f"shape of {field}", given=shape, allowed=f"({size},), as that of unbiased"
+                    f"shape of {name}", given=shape, allowed=f"({size},), as that of unbiased"
                 )
-        for field in ("noise_costs", "linear_costs"):
-            float_array(field, getattr(self, field), at_least=0, allow_infinite=True)
+        for name in ("noise_costs", "linear_costs"):
+            float_array(name, getattr(self, name), at_least=0, allow_infinite=True)
         if self.public.dtype != np.bool_:
             raise InputError("public", given=self.public.dtype, allowed="True or False values")
         # A public client has no epsilon; 1 stands in so that the others keep their position.
@@ -180,33 +180,18 @@ class Selection:
         gap: ``objective - lower_bound``: for an optimal rule its certificate, for any other the
             price of not being optimal.
         settings: the rule's settings as given, to make the same rule again.
+
+    Of a rule that decides during the training neither odds nor optimality are known.
     """
 
     rule: str
-    probabilities: FloatArray
     unbiased: FloatArray
-    eta: float
-    objective: float
-    lower_bound: float
-    gap: float
     settings: Mapping[str, object]
-
-    @classmethod
-    def during_training(
-        cls, rule: str, settings: Mapping[str, object], unbiased: FloatArray
-    ) -> Selection:
-        """What is known of a rule that decides during the training: neither odds nor optimality."""
-        nan = math.nan
-        return cls(
-            rule=rule,
-            probabilities=np.empty(0),
-            unbiased=unbiased,
-            eta=nan,
-            objective=nan,
-            lower_bound=nan,
-            gap=nan,
-            settings=settings,
-        )
+    probabilities: FloatArray = field(default_factory=lambda: np.empty(0))
+    eta: float = math.nan
+    objective: float = math.nan
+    lower_bound: float = math.nan
+    gap: float = math.nan
 
     @property
     def bias(self) -> float:
@@ -346,8 +331,8 @@ def check_selection(selection: Selection, clients: int) -> None:
     """Refuse what is no selection of so many clients, or has settings that no file can hold.
 
     Example:
-        >>> open_ = Selection.during_training("mine", {"share": 0.5}, np.array([0.5, 0.5]))
-        >>> check_selection(open_, 2)
+        >>> half = np.array([0.5, 0.5])
+        >>> check_selection(Selection(rule="mine", unbiased=half, settings={"share": 0.5}), 2)
     """
     if not (math.isnan(selection.objective) and np.size(selection.probabilities) == 0):
         _check_probabilities(selection.rule, selection.probabilities, clients)
