@@ -590,14 +590,15 @@ def level_of(
         pieces = [outer]
     else:
         pieces = [(outer[0], inside[0]), (inside[1], outer[1])]
-    origin = 0.0 if inside is None else _log_ratio(pair, inside)
+    p, q = (0.0, 0.0) if inside is None else _outside(pair, inside)
+    origin = math.log1p(-p) - math.log1p(-q)  # the loss of "the output lies inside"
     parts = [
         _piece(pair, piece, step, origin, lowest, top) for piece in pieces if piece[0] < piece[1]
     ]
     grid = _joined(parts, lowest=math.floor(lowest / step))
     middle = -grid.first
     if inside is not None:
-        grid.mass[middle] += 1 - _outside(pair, inside)[0]
+        grid.mass[middle] += 1 - p
     elif pair.kind == "fixed":
         grid.mass[middle] += (1 - pair.rate) * (2 * float(ndtr(pair.shift / 2)) - 1)
     share = 1 - _outside(pair, outer)[0]
@@ -646,12 +647,6 @@ def _outside(pair: LossPair, interval: Interval) -> tuple[float, float]:
     p = base if pair.kind == "add" else (1 - pair.rate) * base + pair.rate * up
     q = base if pair.kind == "remove" else (1 - pair.rate) * base + pair.rate * down
     return p, q
-
-
-def _log_ratio(pair: LossPair, interval: Interval) -> float:
-    """Logarithm of P/Q of an interval of outputs."""
-    p, q = _outside(pair, interval)
-    return math.log1p(-p) - math.log1p(-q)
 
 
 def _joined(parts: list[GridLoss], *, lowest: int) -> GridLoss:
