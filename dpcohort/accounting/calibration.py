@@ -785,8 +785,6 @@ class _State:
     """Where the search of each client stands; everything but ``far_order`` is in log z."""
 
     log_noise: FloatArray
-    low: FloatArray
-    high: FloatArray
     slope: FloatArray  # of log delta, negative
     far_order: FloatArray
     smoothing_rate: FloatArray
@@ -810,7 +808,7 @@ def find_noise(
         log z, confirmed to be private, and whether the contour integral gave it or a bound did.
     """
     state = _start(clients, low, high)
-    solved = _refine(clients, state)
+    solved = _refine(clients, state, low - 1e-3, high + 1e-3)
     log_noise = state.log_noise + _ABOVE
     exact = _confirm(clients, state, log_noise, np.flatnonzero(solved))
     if clients.pair == "remove":
@@ -835,7 +833,6 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
     # central limit: T steps at rate r are like one with mu^2 = r^2 T (e^(1/z^2) - 1)
     scale = 2.0 if clients.pair in ("replace", "fixed") else 1.0
     guess = np.log(scale) - 0.5 * np.log(np.log1p(single**2 / (clients.rate**2 * clients.steps)))
-    bottom, top = low, high
     low, high = low.copy(), high.copy()
     u = np.clip(guess + 0.02, low + 0.02 * (high - low), high)
     slope = np.full_like(u, np.nan)
@@ -856,8 +853,6 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
             break
     return _State(
         log_noise=u,
-        low=bottom - 1e-3,
-        high=top + 1e-3,
         slope=np.clip(slope, -60.0, -2.0),
         far_order=2.0 * order,
         smoothing_rate=0.5 * order * (1.0 + order),
@@ -912,8 +907,8 @@ def _next(
     return np.abs(there - here)
 
 
-def _refine(clients: Clients, state: _State) -> BoolArray:
-    """Secant steps on the contour integral; says for which clients they converged.
+def _refine(clients: Clients, state: _State, low: FloatArray, high: FloatArray) -> BoolArray:
+    """Secant steps on the contour integral in a bracket; says for which clients they converged.
 
     Far from the root a coarse smoothing is good enough, and its price is deducted; from the first
     small step on it is the final one, and stays.
@@ -937,7 +932,7 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
             here, f, last_u[active], last_f[active], state.slope[active], least=1e-3
         )
         last_u[active], last_f[active] = here, f
-        moved = _next(state.log_noise, f, state.slope, state.low, state.high, active, slack=_SLACK)
+        moved = _next(state.log_noise, f, state.slope, low, high, active, slack=_SLACK)
         near[active] |= moved < 0.02
         solved[active] = final[active] & (moved <= _STEP)
         # Chosen far from the root, a smoothing can cost much more there: choose it again.
@@ -1040,8 +1035,6 @@ def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -
     rate = 0.5 * order * (1.0 + order)
     state = _State(
         log_noise=log_noise[index],
-        low=log_noise[index],
-        high=log_noise[index],
         slope=slope[index],
         far_order=2.0 * order,
         smoothing_rate=rate,
