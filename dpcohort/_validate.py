@@ -18,19 +18,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-__all__ = [
-    "BoolArray",
-    "Bounds",
-    "FloatArray",
-    "IntArray",
-    "choice",
-    "did_you_mean",
-    "float_array",
-    "nearest",
-    "number",
-    "whole_number",
-]
-
 
 class Bounds(TypedDict, total=False):
     """Where a number must lie; a bound that is None or left out does not bind."""

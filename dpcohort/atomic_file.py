@@ -38,7 +38,11 @@ def owner_only(wanted: bool = True) -> Iterator[None]:
 
 def new_file_mode() -> int:
     """The mode of a new file: what the system's mask leaves, or 0600 within ``owner_only``."""
-    return 0o600 if _OWNER_ONLY.get() else 0o666 & ~_umask()
+    if _OWNER_ONLY.get():
+        return 0o600
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 @contextmanager
@@ -87,12 +91,6 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_writer(path) as file:
         file.write(text)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:

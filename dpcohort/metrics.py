@@ -189,7 +189,7 @@ def _gone(value: Any) -> Any:
 
 
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
-    from scipy.special import softmax
+    from scipy.special import logsumexp, softmax
 
     scores = _scikit_learn()
     chances: FloatArray = softmax(outputs, axis=1)
@@ -197,7 +197,11 @@ def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, 
     classes = range(task.outputs)
     there = np.unique(labels)
     recalls = [float((predicted[labels == c] == c).mean()) for c in there]
-    aucs = [_auc(labels == c, outputs[:, c] - _others(outputs, int(c))) for c in there]
+    # Less the others' summed exponentials an output ranks as the chance of its class does.
+    aucs = [
+        _auc(labels == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
+        for c in there
+    ]
     averaged = {} if task.outputs == 2 else {"labels": there, "average": "macro"}
     matrix = None
     if task.outputs <= _MOST_IN_A_MATRIX:
@@ -211,14 +215,6 @@ def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, 
         "calibration_error": _calibration(chances.max(1), predicted == labels),
         "confusion_matrix": matrix,
     }
-
-
-def _others(outputs: FloatArray, c: int) -> FloatArray:
-    """Log of the summed exponentials of the other classes: ranks as the chance of class c does."""
-    from scipy.special import logsumexp
-
-    rest: FloatArray = logsumexp(np.delete(outputs, c, axis=1), axis=1)
-    return rest
 
 
 def _of_labels(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[str, Any]:
@@ -469,7 +465,19 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
     if not np.isfinite(found).all():
         return ["the model's outputs on test records are not finite numbers: it has diverged."]
     if task.kind == "classification":
-        return _class_faults(task, found.argmax(1), labels)
+        there, said = np.unique(labels), np.unique(found.argmax(1))
+        never = np.setdiff1d(there, said)
+        if said.size == 1 and there.size > 1:
+            which = task.called(int(said[0]))
+            return [
+                f"the model says {which} for all {len(labels)} test records, whatever they hold."
+            ]
+        if not never.size:
+            return []
+        names, records = _listed([task.called(int(c)) for c in never]), np.isin(labels, never).sum()
+        return [
+            f"the model never says {names}, the truth of {records} of {len(labels)} test records."
+        ]
     if task.kind == "multi-label":
         guesses = found > 0
         same = np.flatnonzero(guesses.all(0) | ~guesses.any(0)).tolist()
@@ -488,21 +496,6 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
             "hold."
         ]
     return []
-
-
-def _class_faults(task: Task, predicted: IntArray, labels: NDArray[Any]) -> list[str]:
-    there, said = np.unique(labels), np.unique(predicted)
-    if said.size == 1 and there.size > 1:
-        which = task.called(int(said[0]))
-        return [f"the model says {which} for all {len(labels)} test records, whatever they hold."]
-    never = np.setdiff1d(there, said)
-    if not never.size:
-        return []
-    names, records = (
-        _listed([task.called(int(c)) for c in never]),
-        int(np.isin(labels, never).sum()),
-    )
-    return [f"the model never says {names}, the truth of {records} of {len(labels)} test records."]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -22,17 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort._version import __version__
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
-    Guard,
     deploy_noise,
     noise_levels,
 )
@@ -57,7 +56,7 @@ from dpcohort.errors import (
 )
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES, make_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.pooled import Pool, pooled_probabilities, pooled_weights
@@ -66,6 +65,7 @@ from dpcohort.selection.problem import (
     Selection,
     SelectionProblem,
     calibrated_epsilon,
+    check_selection,
     exact_costs,
     paper_costs,
     selected,
@@ -90,11 +90,11 @@ __all__ = [
 ]
 
 
-NoiseModel = Literal["exact", "paper"]
-
 #: Above this many different (noise, rate, steps) the fast bound alone is computed.
 _MOST_SECOND_OPINIONS = 200
 _MOST_NAMED = 5
+#: What a file says of a selection beside its probabilities, rule and settings.
+_FOUND = ("eta", "objective", "lower_bound", "gap")
 #: What another order of the same operations may change.
 _ROUNDING = 1e-9
 
@@ -203,6 +203,7 @@ class Plan:
                 raise InputError.because(
                     f"the {name} is for {length} clients but the population has {clients}."
                 )
+        check_selection(self.selection, clients)
         planned = (self.training.rounds, self.training.cohort_size)
         if self.adaptive is None and self.schedule.cohorts.shape != planned:
             raise InputError.because(
@@ -740,10 +741,7 @@ class Plan:
             "selection": {
                 "rule": self.selection.rule,
                 "settings": dict(self.selection.settings),
-                "eta": self.selection.eta,
-                "objective": self.selection.objective,
-                "lower_bound": self.selection.lower_bound,
-                "gap": self.selection.gap,
+                **{name: getattr(self.selection, name) for name in _FOUND},
             },
             "draws": self.schedule.draws,
             "seed": self.seed,
@@ -1253,7 +1251,6 @@ def _fixed_parts(
     content: Mapping[str, Any], population: Population, training: Training
 ) -> dict[str, Any]:
     selection, schedule, noise = content["selection"], content["schedule"], content["noise"]
-    told = ("rule", "settings", "eta", "objective", "lower_bound", "gap")
     held, public = np.array(noise["client"], dtype=np.int64), population.public
     multipliers, certified = np.where(public, 0.0, np.nan), np.where(public, np.nan, 0.0)
     multipliers[held] = np.array(noise["noise_multiplier"], dtype=np.float64)
@@ -1263,7 +1260,7 @@ def _fixed_parts(
         "selection": Selection(
             probabilities=np.array(selection["probabilities"], dtype=np.float64),
             unbiased=population.unbiased,
-            **{name: selection[name] for name in told},
+            **{name: selection[name] for name in ("rule", "settings", *_FOUND)},
         ),
         "schedule": Schedule(
             cohorts=np.array(schedule["cohorts"], dtype=np.int64),
@@ -1317,8 +1314,10 @@ def _adaptive_parts(
     caps, noise = content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
     return {
-        "selection": Selection.during_training(
-            content["rule"], content["rule_settings"], population.unbiased
+        "selection": Selection(
+            rule=content["rule"],
+            unbiased=population.unbiased,
+            settings=content["rule_settings"],
         ),
         "schedule": Schedule.within(
             np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
@@ -1337,9 +1336,9 @@ def _adaptive_parts(
 
 
 def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:
-    registry, name = REGISTRIES["adaptive"], content["rule"]
-    if name in registry.built_in:
-        made: AdaptiveRule = registry.make(name, content["rule_settings"])
+    name = content["rule"]
+    if name in RULES["adaptive"]:
+        made: AdaptiveRule = make_rule("adaptive", name, content["rule_settings"])
         return made
     return RecordedRule(
         name=name,

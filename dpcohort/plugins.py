@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users bring, found by name: functions and rules, as ``module:name`` or by an entry point.
 
-A rule of this package is a line in ``REGISTRIES``: its name and the place of its class. Another
+A rule of this package is a line in ``RULES``: its name and the place of its class. Another
 package adds one with an entry point. Names are known without loading anything.
 
 A name means one rule. A name of this package is always its own rule's: installing another package
@@ -31,22 +31,41 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 __all__ = [
-    "REGISTRIES",
+    "FILLED",
+    "RULES",
     "RuleNameWarning",
-    "RuleRegistry",
+    "announced",
+    "check_members",
+    "check_settings",
+    "find_rule",
     "full_name",
     "is_foreign",
     "is_named_function",
+    "is_rule",
     "kind_of_rule",
+    "make_rule",
     "named_function",
     "naming_the_rule",
+    "overshadowed",
+    "rule_card",
+    "rule_names",
+    "settings_of",
 ]
 
 
 _UNSAID = "not said"
 
-#: Kinds that one key of a config names, so that no two of their rules may have one name.
-_SAME_KEY = (("selection", "adaptive"), ("aggregation",))
+#: For each kind those that the same key of a config names: no two of their rules have one name.
+_SAME_KEY = {
+    **dict.fromkeys(("selection", "adaptive"), ("selection", "adaptive")),
+    "aggregation": ("aggregation",),
+}
+
+#: Settings that a plan knows and fills in where they are not given.
+FILLED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("selection", "adaptive"), frozenset()),
+    "aggregation": frozenset(("sizes", "epsilon", "probabilities", "unbiased")),
+}
 
 #: What an object must have to be a rule of a kind.
 _MEMBERS = {
@@ -60,227 +79,244 @@ class RuleNameWarning(UserWarning):
     """A rule of this package is used, and another package announces one by the same name."""
 
 
-class RuleRegistry:
-    """All rules of one kind.
+def rule_names(kind: str) -> tuple[str, ...]:
+    """Every name of a rule of a kind that can be used, this package's first.
 
     Args:
         kind: ``selection``, ``adaptive`` or ``aggregation``.
-        places: where this package's rules are, ``module:Class`` (in ``dpcohort``) by name.
-        filled: settings that a plan knows and fills in where they are not given.
 
     Example:
-        >>> rules = RuleRegistry("selection", {"uniform": "selection.rules:Uniform"})
-        >>> "uniform" in rules.built_in
+        >>> "uniform" in rule_names("selection")
         True
-        >>> rules.find("uniform").name
+    """
+    return (*RULES[kind], *sorted(announced(kind)))
+
+
+def announced(kind: str) -> dict[str, EntryPoint]:
+    """Rules of other packages that are installed, by name; none is loaded.
+
+    Example:
+        >>> "uniform" in announced("selection")
+        False
+    """
+    taken = _taken(kind)
+    return {entry.name: entry for entry in _entries(kind) if entry.name not in taken}
+
+
+def overshadowed(kind: str) -> dict[str, str]:
+    """Rules of other packages by the name of one of this package: whose is not used, in words.
+
+    Example:
+        >>> overshadowed("selection")
+        {}
+    """
+    told = {}
+    for entry in _entries(kind):
+        if entry.name in _taken(kind):
+            package = entry.dist.name if entry.dist else entry.module
+            told[entry.name] = (
+                f"the {_noun(kind)} {entry.name!r} is that of dpcohort; the package {package} "
+                "announces another one by that name. To use that one, write "
+                f"rule = {entry.value!r}."
+            )
+    return told
+
+
+def is_rule(kind: str, name: object) -> bool:
+    """Whether there is a rule of that kind and name; any ``module:Class`` may be one.
+
+    Example:
+        >>> is_rule("aggregation", "mean"), is_rule("aggregation", "uniform")
+        (True, False)
+    """
+    return isinstance(name, str) and (
+        name in RULES[kind] or is_named_function(name) or name in announced(kind)
+    )
+
+
+def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[..., Any]:
+    """The class of a rule.
+
+    Args:
+        kind: of the rule.
+        name: of a rule, or ``module:Class``.
+        field: what it is called in errors; the kind by default.
+
+    Raises:
+        InputError: there is no such rule (the nearest name is suggested), or the module or
+            package that should have it cannot be loaded.
+
+    Example:
+        >>> find_rule("selection", "uniform").name
         'uniform'
     """
+    label = field or f"{kind} rule"
+    rule: Callable[..., Any]
+    if isinstance(name, str) and name in RULES[kind]:
+        module, _, class_name = RULES[kind][name].partition(":")
+        rule = getattr(importlib.import_module(f"dpcohort.{module}"), class_name)
+        return rule
+    if isinstance(name, str) and is_named_function(name):
+        return named_function(label, name, kind="class", example="my_project.rules:MyRule")
+    # Two packages may choose one name; which of them is meant, only the user knows.
+    entries = [entry for other in _SAME_KEY[kind] for entry in _entries(other)]
+    places = sorted({entry.value for entry in entries if entry.name == name})
+    if name not in _taken(kind) and len(places) > 1:
+        raise InputError.because(
+            f"the {kind} rule {name!r} is announced by more than one package: "
+            f"{', '.join(places)}. Name the one you mean as module:Class."
+        )
+    found = announced(kind)[choice(label, name, rule_names(kind))]
+    try:
+        rule = found.load()
+    except Exception as error:  # another package may fail in any way while it is imported
+        raise InputError.because(
+            f"the rule {name!r} is announced as {found.value}, but loading that failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return rule
 
-    def __init__(
-        self, kind: str, places: Mapping[str, str], *, filled: Collection[str] = ()
-    ) -> None:
-        self.kind = kind
-        self._places = dict(places)
-        #: Names of the rules of this package.
-        self.built_in = tuple(sorted(places))
-        self.filled = frozenset(filled)
 
-    @property
-    def group(self) -> str:
-        """The entry-point group in which other packages announce rules of this kind."""
-        return f"dpcohort.{self.kind}"
+def make_rule(kind: str, name: str, settings: Mapping[str, Any]) -> Any:
+    """A rule from its name and settings.
 
-    @property
-    def announced(self) -> Mapping[str, EntryPoint]:
-        """Rules of other packages that are installed, by name; none is loaded."""
-        taken = self._taken
-        return {entry.name: entry for entry in self._entries if entry.name not in taken}
+    Args:
+        kind: of the rule.
+        name: of a rule, or ``module:Class``.
+        settings: as its class takes them.
 
-    @property
-    def overshadowed(self) -> Mapping[str, EntryPoint]:
-        """Rules of other packages that go by the name of one of this package; none is used."""
-        taken = self._taken
-        return {entry.name: entry for entry in self._entries if entry.name in taken}
+    Raises:
+        InputError: a name or setting that does not exist (the nearest one is suggested), a
+            setting that is missing, or a value the rule refuses.
 
-    def about_overshadowed(self, name: str) -> str:
-        """Whose rule of that name is not used, and how it can be."""
-        entry = self.overshadowed[name]
-        package = entry.dist.name if entry.dist else entry.module
-        return (
-            f"the {self._noun} {name!r} is that of dpcohort; the package {package} announces "
-            f"another one by that name. To use that one, write rule = {entry.value!r}."
+    Example:
+        >>> make_rule("aggregation", "trimmed-mean", {"trim": 0.1})
+        TrimmedMean(trim=0.1)
+    """
+    rule = find_rule(kind, name)
+    _warn_of_another(kind, name)
+    for missing in sorted(_missing(kind, name, settings)):
+        step = " A plan knows it: use for_plan." if missing in FILLED[kind] else ""
+        raise InputError.because(
+            f"{_noun(kind).capitalize()} '{name}' needs the setting '{missing}', which is not "
+            f"given.{step}"
+        )
+    with naming_the_rule(rule, "being made"):
+        made = rule(**settings)
+    check_members(kind, name, made)
+    return made
+
+
+def check_members(kind: str, name: object, rule: object) -> None:
+    """Refuse an object that is no rule of a kind.
+
+    Args:
+        kind: what it must be.
+        name: how the user named it.
+        rule: the object.
+
+    Example:
+        >>> check_members("aggregation", "mine", 3)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: 'mine' is no aggregation rule: its objects lack combine. ...
+    """
+    needed = _MEMBERS[kind]
+    lacking = [member for member in needed if not hasattr(rule, member)]
+    if lacking:
+        raise InputError.because(
+            f"{name!r} is no {kind} rule: its objects lack {', '.join(lacking)}. One has "
+            f"{', '.join(needed)}; docs/rules.md shows how to write one."
         )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every name that can be used, this package's first."""
-        return (*self.built_in, *sorted(self.announced))
 
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a rule of that name; any ``module:Class`` may be one."""
-        if not isinstance(name, str):
-            return False
-        return name in self.built_in or is_named_function(name) or name in self.announced
+def check_settings(kind: str, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what no plan can make good; what a plan fills in may be missing.
 
-    def find(self, name: str, *, field: str | None = None) -> Callable[..., Any]:
-        """The class of that name.
+    Raises:
+        InputError: as ``make_rule``.
 
-        Args:
-            name: of a rule, or ``module:Class``.
-            field: what it is called in errors; the kind by default.
+    Example:
+        >>> check_settings("aggregation", "size-weighted", {})
+        >>> check_settings("aggregation", "trimmed-mean", {"trim": 0.7})
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: trim = 0.7 is not allowed: ...
+    """
+    if _missing(kind, name, settings) & FILLED[kind]:
+        _warn_of_another(kind, name)
+    else:
+        make_rule(kind, name, settings)
 
-        Raises:
-            InputError: there is no such rule (the nearest name is suggested), or the module or
-                package that should have it cannot be loaded.
-        """
-        label = field or f"{self.kind} rule"
-        rule: Callable[..., Any]
-        if isinstance(name, str) and name in self.built_in:
-            module, _, class_name = self._places[name].partition(":")
-            rule = getattr(importlib.import_module(f"dpcohort.{module}"), class_name)
-            return rule
-        if isinstance(name, str) and is_named_function(name):
-            return named_function(label, name, kind="class", example="my_project.rules:MyRule")
-        self._refuse_two_of(name)
-        found = self.announced[choice(label, name, self.names)]
-        try:
-            rule = found.load()
-        except Exception as error:  # another package may fail in any way while it is imported
-            raise InputError.because(
-                f"the rule {name!r} is announced as {found.value}, but loading that failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        return rule
 
-    def make(self, name: str, settings: Mapping[str, Any]) -> Any:
-        """A rule from its name and settings.
+def settings_of(kind: str, name: str) -> tuple[str, ...]:
+    """Names of the settings of a rule.
 
-        Args:
-            name: of a rule, or ``module:Class``.
-            settings: as its class takes them.
+    Example:
+        >>> settings_of("aggregation", "trimmed-mean")
+        ('trim',)
+    """
+    return tuple(_parameters(find_rule(kind, name)))
 
-        Raises:
-            InputError: a name or setting that does not exist (the nearest one is suggested), a
-                setting that is missing, or a value the rule refuses.
-        """
-        rule = self.find(name)
-        self._warn_of_another(name)
-        for missing in sorted(self._missing(name, settings)):
-            step = " A plan knows it: use for_plan." if missing in self.filled else ""
-            raise InputError.because(
-                f"{self._noun.capitalize()} '{name}' needs the setting '{missing}', which is not "
-                f"given.{step}"
-            )
-        with naming_the_rule(rule, "being made"):
-            made = rule(**settings)
-        self.check_members(name, made)
-        return made
 
-    def check_members(self, name: object, rule: object) -> None:
-        """Refuse an object that is no rule of this kind.
+def _missing(kind: str, name: str, settings: Collection[str]) -> set[str]:
+    """Settings that the rule needs and that are not given.
 
-        Args:
-            name: how the user named it.
-            rule: the object.
-        """
-        needed = _MEMBERS[self.kind]
-        lacking = [member for member in needed if not hasattr(rule, member)]
-        if lacking:
-            raise InputError.because(
-                f"{name!r} is no {self.kind} rule: its objects lack {', '.join(lacking)}. One has "
-                f"{', '.join(needed)}; docs/rules.md shows how to write one."
-            )
+    Raises:
+        InputError: one is given that the rule does not have; with the nearest that it has.
+    """
+    known = _parameters(find_rule(kind, name))
+    for setting in settings:
+        label = f"setting of {_noun(kind)} '{name}'"
+        if not known:
+            allowed = "left out: this rule has no settings"
+            raise InputError(label, given=setting, allowed=allowed)
+        choice(label, setting, known)
+    needed = {setting for setting, found in known.items() if found.default is found.empty}
+    return needed - set(settings)
 
-    def check(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Refuse what no plan can make good; what a plan fills in may be missing.
 
-        Raises:
-            InputError: as ``make``.
+def rule_card(kind: str, name: str) -> dict[str, Any]:
+    """What one should know about a rule before using it; plain values, ready for JSON.
 
-        Example:
-            >>> REGISTRIES["aggregation"].check("size-weighted", {})
-            >>> REGISTRIES["aggregation"].check("trimmed-mean", {"trim": 0.7})
-            Traceback (most recent call last):
-            ...
-            dpcohort.errors.InputError: trim = 0.7 is not allowed: ...
-        """
-        if self._missing(name, settings) & self.filled:
-            self._warn_of_another(name)
-        else:
-            self.make(name, settings)
+    Its kind and name, a summary in one line, what it needs, what it leaks to whom, where it is
+    from, the names of its settings, and the module that it is in.
 
-    def settings_of(self, name: str) -> tuple[str, ...]:
-        """Names of the settings of a rule."""
-        return tuple(_parameters(self.find(name)))
+    Example:
+        >>> rule_card("selection", "uniform")["home"]
+        'dpcohort.selection.rules'
+    """
+    rule = find_rule(kind, name)
+    lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
+    return {
+        "kind": kind,
+        "name": name,
+        "summary": lines[0],
+        **{key: getattr(rule, key, _UNSAID) for key in ("needs", "leaks", "reference")},
+        "settings": list(_parameters(rule)),
+        "home": rule.__module__,
+    }
 
-    def _missing(self, name: str, settings: Collection[str]) -> set[str]:
-        """Settings that the rule needs and that are not given.
 
-        Raises:
-            InputError: one is given that the rule does not have; with the nearest that it has.
-        """
-        known = _parameters(self.find(name))
-        for setting in settings:
-            label = f"setting of {self._noun} '{name}'"
-            if not known:
-                allowed = "left out: this rule has no settings"
-                raise InputError(label, given=setting, allowed=allowed)
-            choice(label, setting, known)
-        needed = {setting for setting, found in known.items() if found.default is found.empty}
-        return needed - set(settings)
+def _noun(kind: str) -> str:
+    return "aggregation" if kind == "aggregation" else "rule"
 
-    def card(self, name: str) -> dict[str, Any]:
-        """What one should know about a rule before using it; plain values, ready for JSON.
 
-        Its kind and name, a summary in one line, what it needs, what it leaks to whom, where it is
-        from, the names of its settings, and the module that it is in.
-        """
-        rule = self.find(name)
-        lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
-        return {
-            "kind": self.kind,
-            "name": name,
-            "summary": lines[0],
-            **{key: getattr(rule, key, _UNSAID) for key in ("needs", "leaks", "reference")},
-            "settings": list(self.settings_of(name)),
-            "home": rule.__module__,
-        }
+def _entries(kind: str) -> tuple[EntryPoint, ...]:
+    """What is announced for a kind, whatever the name."""
+    return _entry_points(f"dpcohort.{kind}", _state_of_path())
 
-    @property
-    def _noun(self) -> str:
-        return "aggregation" if self.kind == "aggregation" else "rule"
 
-    @property
-    def _same_key(self) -> list[RuleRegistry]:
-        """The kinds, this one too, that the same key of a config names."""
-        kinds = next(kinds for kinds in _SAME_KEY if self.kind in kinds)
-        return [self if kind == self.kind else REGISTRIES[kind] for kind in kinds]
+def _taken(kind: str) -> set[str]:
+    """Names of this package's rules that the same key of a config names."""
+    return {name for other in _SAME_KEY[kind] for name in RULES[other]}
 
-    @property
-    def _entries(self) -> tuple[EntryPoint, ...]:
-        """What is announced for this kind, whatever the name."""
-        return _entry_points(self.group, _state_of_path())
 
-    @property
-    def _taken(self) -> set[str]:
-        """Names of this package's rules that the same key of a config names."""
-        return {name for registry in self._same_key for name in registry.built_in}
-
-    def _refuse_two_of(self, name: object) -> None:
-        """Two packages may choose one name; which of them is meant, only the user knows."""
-        announced = [entry for registry in self._same_key for entry in registry._entries]
-        places = sorted({entry.value for entry in announced if entry.name == name})
-        if name not in self._taken and len(places) > 1:
-            raise InputError.because(
-                f"the {self.kind} rule {name!r} is announced by more than one package: "
-                f"{', '.join(places)}. Name the one you mean as module:Class."
-            )
-
-    def _warn_of_another(self, name: str) -> None:
-        for registry in self._same_key:
-            if name in self.built_in and name in registry.overshadowed:
-                # Without a stack level: all uses are one place, so that it is told once.
-                warnings.warn(registry.about_overshadowed(name), RuleNameWarning, stacklevel=1)
+def _warn_of_another(kind: str, name: str) -> None:
+    for other in _SAME_KEY[kind] if name in RULES[kind] else ():
+        if name in (told := overshadowed(other)):
+            # Without a stack level: all uses are one place, so that it is told once.
+            warnings.warn(told[name], RuleNameWarning, stacklevel=1)
 
 
 @lru_cache(maxsize=16)
@@ -336,54 +372,45 @@ def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-#: Every rule of this package by kind and name. Who adds a rule adds a line here.
-REGISTRIES = {
-    "selection": RuleRegistry(
-        "selection",
-        {
-            "best-threshold": "selection.rules:BestThreshold",
-            "epsilon-proportional": "selection.rules:EpsilonProportional",
-            "gradient-bound": "selection.rules:GradientBound",
-            "inverse-noise": "selection.rules:InverseNoise",
-            "minimum-epsilon": "selection.rules:MinimumEpsilon",
-            "participation-counts": "selection.rules:ParticipationCounts",
-            "payment-cap": "selection.rules:PaymentCap",
-            "privacy-aware": "selection.rules:PrivacyAware",
-            "threshold": "selection.rules:Threshold",
-            "unbiased": "selection.rules:Unbiased",
-            "uniform": "selection.rules:Uniform",
-        },
-    ),
-    "adaptive": RuleRegistry(
-        "adaptive",
-        {
-            "clustered": "adaptive.rules:ClusteredUpdates",
-            "cpow-d": "adaptive.rules:MiniBatchPowerOfChoice",
-            "donated": "adaptive.rules:DonatedData",
-            "oort": "adaptive.rules:StatisticalUtility",
-            "power-of-choice": "adaptive.rules:PowerOfChoice",
-            "rpow-d": "adaptive.rules:RecentPowerOfChoice",
-            "ucb-cs": "adaptive.rules:BanditLoss",
-        },
-    ),
-    "aggregation": RuleRegistry(
-        "aggregation",
-        {
-            "clipped-mean": "aggregation.robust:ClippedMean",
-            "epsilon-weighted": "aggregation.rule:EpsilonWeighted",
-            "estimated-noise": "aggregation.robust:EstimatedNoise",
-            "geometric-median": "aggregation.robust:GeometricMedian",
-            "importance-compensated": "aggregation.rule:ImportanceCompensated",
-            "inverse-variance": "aggregation.rule:InverseVariance",
-            "mean": "aggregation.rule:Mean",
-            "minimum-noise": "aggregation.rule:MinimumNoise",
-            "projected": "aggregation.projected:Projected",
-            "projected-plus": "aggregation.projected:ProjectedPlus",
-            "size-weighted": "aggregation.rule:SizeWeighted",
-            "trimmed-mean": "aggregation.robust:TrimmedMean",
-        },
-        filled=("sizes", "epsilon", "probabilities", "unbiased"),
-    ),
+#: Every rule of this package by kind and name, and where in ``dpcohort`` its class is. Who adds a
+#: rule adds a line here.
+RULES = {
+    "selection": {
+        "best-threshold": "selection.rules:BestThreshold",
+        "epsilon-proportional": "selection.rules:EpsilonProportional",
+        "gradient-bound": "selection.rules:GradientBound",
+        "inverse-noise": "selection.rules:InverseNoise",
+        "minimum-epsilon": "selection.rules:MinimumEpsilon",
+        "participation-counts": "selection.rules:ParticipationCounts",
+        "payment-cap": "selection.rules:PaymentCap",
+        "privacy-aware": "selection.rules:PrivacyAware",
+        "threshold": "selection.rules:Threshold",
+        "unbiased": "selection.rules:Unbiased",
+        "uniform": "selection.rules:Uniform",
+    },
+    "adaptive": {
+        "clustered": "adaptive.rules:ClusteredUpdates",
+        "cpow-d": "adaptive.rules:MiniBatchPowerOfChoice",
+        "donated": "adaptive.rules:DonatedData",
+        "oort": "adaptive.rules:StatisticalUtility",
+        "power-of-choice": "adaptive.rules:PowerOfChoice",
+        "rpow-d": "adaptive.rules:RecentPowerOfChoice",
+        "ucb-cs": "adaptive.rules:BanditLoss",
+    },
+    "aggregation": {
+        "clipped-mean": "aggregation.robust:ClippedMean",
+        "epsilon-weighted": "aggregation.rule:EpsilonWeighted",
+        "estimated-noise": "aggregation.robust:EstimatedNoise",
+        "geometric-median": "aggregation.robust:GeometricMedian",
+        "importance-compensated": "aggregation.rule:ImportanceCompensated",
+        "inverse-variance": "aggregation.rule:InverseVariance",
+        "mean": "aggregation.rule:Mean",
+        "minimum-noise": "aggregation.rule:MinimumNoise",
+        "projected": "aggregation.projected:Projected",
+        "projected-plus": "aggregation.projected:ProjectedPlus",
+        "size-weighted": "aggregation.rule:SizeWeighted",
+        "trimmed-mean": "aggregation.robust:TrimmedMean",
+    },
 }
 
 
@@ -397,12 +424,12 @@ def kind_of_rule(name: str) -> str:
         >>> kind_of_rule("unbiased"), kind_of_rule("power-of-choice")
         ('selection', 'adaptive')
     """
-    planned, adaptive = REGISTRIES["selection"], REGISTRIES["adaptive"]
     if is_named_function(name):
-        found = planned.find(name, field="rule")
+        found = find_rule("selection", name, field="rule")
         return "adaptive" if hasattr(found, "ask") and hasattr(found, "choose") else "selection"
-    names = [*planned.names, *adaptive.names]
-    return "adaptive" if choice("rule", name, names) in adaptive else "selection"
+    adaptive = rule_names("adaptive")
+    known = choice("rule", name, [*rule_names("selection"), *adaptive])
+    return "adaptive" if known in adaptive else "selection"
 
 
 def full_name(rule: object) -> str:

@@ -133,7 +133,8 @@ def draw_schedule(
     if abs(p.sum() - 1) > 1e-9:
         raise InputError("sum of probabilities", given=float(p.sum()), allowed="1")
     if draws == "independent":
-        cohorts = _independent(p, rounds, cohort_size, rng)
+        drawn = np.searchsorted(_cumulative(p), rng.random(rounds * cohort_size), side="right")
+        cohorts = drawn.astype(np.int64).reshape(rounds, cohort_size)
         return Schedule(cohorts=cohorts, clients=p.size, draws="independent")
     return Schedule(cohorts=_systematic(p, rounds, cohort_size, rng), clients=p.size)
 
@@ -145,13 +146,6 @@ def _cumulative(p: FloatArray) -> FloatArray:
     # Rounding must not leave a sliver at the end that falls to a client of probability 0.
     edges[np.flatnonzero(p)[-1] :] = 1.0
     return edges
-
-
-def _independent(
-    p: FloatArray, rounds: int, cohort_size: int, rng: np.random.Generator
-) -> IntArray:
-    drawn = np.searchsorted(_cumulative(p), rng.random(rounds * cohort_size), side="right")
-    return drawn.astype(np.int64).reshape(rounds, cohort_size)
 
 
 def _systematic(p: FloatArray, rounds: int, cohort_size: int, rng: np.random.Generator) -> IntArray:

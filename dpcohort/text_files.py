@@ -19,6 +19,7 @@ from dpcohort.limits import DEEPEST_NESTING, read_bounded
 
 __all__ = [
     "csv_separator",
+    "is_table",
     "number_in",
     "parse_json",
     "parse_toml",
@@ -88,6 +89,16 @@ def read_utf8(path: str | Path, *, at_most_bytes: int) -> bytes:
 
 
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
+
+
+def is_table(name: str | Path) -> bool:
+    """Whether a file is a table of records, by how its name ends.
+
+    Example:
+        >>> is_table("Wards.CSV"), is_table("digits")
+        (True, False)
+    """
+    return str(name).lower().endswith((".csv", ".tsv", ".parquet"))
 
 
 def csv_separator(content: bytes, separators: str = ",;") -> str:

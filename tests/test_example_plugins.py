@@ -14,16 +14,14 @@ import pytest
 from dpcohort import make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES, rule_card, rule_names
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job
 
 FOLDER = Path(__file__).parents[1] / "examples" / "plugins"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-RULES = {
-    kind: next(iter(PROJECT["entry-points"][f"dpcohort.{kind}"].items())) for kind in REGISTRIES
-}
+RULES = {kind: next(iter(PROJECT["entry-points"][f"dpcohort.{kind}"].items())) for kind in RULES}
 SMALL = ["training.rounds=3", "training.cohort_size=3", "population.count=8"]
 
 
@@ -66,8 +64,8 @@ def config_change(kind, name):
 @pytest.mark.parametrize("kind", RULES)
 def test_an_entry_point_is_found_and_trains(kind, installed):
     name, place = RULES[kind]
-    assert name in REGISTRIES[kind].names
-    assert REGISTRIES[kind].card(name)["home"] == place.split(":")[0]
+    assert name in rule_names(kind)
+    assert rule_card(kind, name)["home"] == place.split(":")[0]
     run = trained(config_change(kind, name))
     assert run.is_finished
     assert name in str(run.settings["label"]) or place in str(run.settings["label"])
@@ -76,7 +74,7 @@ def test_an_entry_point_is_found_and_trains(kind, installed):
 @pytest.mark.parametrize("kind", RULES)
 def test_its_place_will_do_instead_of_a_name(kind, beside_them):
     name, place = RULES[kind]
-    assert name not in REGISTRIES[kind].names  # it is not installed
+    assert name not in rule_names(kind)  # it is not installed
     assert trained(config_change(kind, f'"{place}"')).is_finished
 
 

@@ -15,17 +15,25 @@ import pytest
 
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plugins import (
-    REGISTRIES,
+    RULES,
     RuleNameWarning,
+    announced,
+    check_settings,
+    find_rule,
     full_name,
     is_foreign,
     is_named_function,
+    is_rule,
+    make_rule,
     named_function,
     naming_the_rule,
+    overshadowed,
+    rule_card,
+    rule_names,
 )
 from dpcohort.selection.rules import Uniform
 
-EVERY = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.built_in]
+EVERY = [(kind, name) for kind, rules in RULES.items() for name in rules]
 
 PLUGIN = '''
 from dataclasses import dataclass
@@ -75,7 +83,7 @@ def announce(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
 def test_every_rule_says_what_it_needs_shows_and_comes_from(kind, name):
-    card = REGISTRIES[kind].card(name)
+    card = rule_card(kind, name)
     assert card["name"] == name
     for words in (card[key] for key in ("needs", "leaks", "reference", "summary")):
         assert words
@@ -89,9 +97,9 @@ def test_every_rule_says_what_it_needs_shows_and_comes_from(kind, name):
 def test_nothing_is_loaded_for_the_names():
     code = (
         "import sys\n"
-        "from dpcohort.plugins import REGISTRIES\n"
-        "assert 'best-threshold' in REGISTRIES['selection'].names\n"
-        "assert 'mean' in REGISTRIES['aggregation']\n"
+        "from dpcohort.plugins import *\n"
+        "assert 'best-threshold' in rule_names('selection')\n"
+        "assert is_rule('aggregation', 'mean')\n"
         "assert not any(m.startswith(('torch', 'numpy.random._x', 'dpcohort.selection')) "
         "for m in sys.modules)\n"
     )
@@ -101,16 +109,16 @@ def test_nothing_is_loaded_for_the_names():
 def test_settings_are_checked_without_torch():
     code = (
         "import sys\n"
-        "from dpcohort.plugins import REGISTRIES\n"
-        "for name in REGISTRIES['aggregation'].built_in:\n"
-        "    REGISTRIES['aggregation'].settings_of(name)\n"
-        "REGISTRIES['aggregation'].check('trimmed-mean', {'trim': 0.1})\n"
+        "from dpcohort.plugins import *\n"
+        "for name in RULES['aggregation']:\n"
+        "    settings_of('aggregation', name)\n"
+        "check_settings('aggregation', 'trimmed-mean', {'trim': 0.1})\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("kind", list(REGISTRIES))
+@pytest.mark.parametrize("kind", list(RULES))
 def test_every_rule_of_this_package_has_its_line(kind):
     """A class with a name and the members of its kind is found by that name."""
     package = importlib.import_module(f"dpcohort.{kind}")
@@ -126,43 +134,40 @@ def test_every_rule_of_this_package_has_its_line(kind):
         and value.__module__.startswith(package.__name__)
         and isinstance(getattr(value, "reference", None), str)
     }
-    registry = REGISTRIES[kind]
     assert {rule.name: rule for rule in classes} == {
-        name: registry.find(name) for name in registry.built_in
+        name: find_rule(kind, name) for name in RULES[kind]
     }
 
 
 def test_a_package_announces_rules(installed):
-    registry = REGISTRIES["aggregation"]
-    assert {"last", "broken"} <= set(registry.names)
-    assert "last" in registry
-    assert registry.make("last", {"factor": 2.0}).factor == 2.0
-    card = registry.card("last")
+    assert {"last", "broken"} <= set(rule_names("aggregation"))
+    assert is_rule("aggregation", "last")
+    assert make_rule("aggregation", "last", {"factor": 2.0}).factor == 2.0
+    card = rule_card("aggregation", "last")
     assert (card["summary"], card["home"]) == ("The last draw alone.", "plugin_of_this_test")
     # Nobody takes the place of a rule of this package.
-    assert registry.find("mean").__module__ == "dpcohort.aggregation.rule"
+    assert find_rule("aggregation", "mean").__module__ == "dpcohort.aggregation.rule"
     with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):
-        registry.find("broken")
+        find_rule("aggregation", "broken")
     with pytest.raises(InputError, match="Did you mean 'last'"):
-        registry.find("lasst")
+        find_rule("aggregation", "lasst")
 
 
 def test_a_package_that_comes_and_goes_is_noticed(installed):
     """What is announced is remembered, but not longer than it is true."""
-    registry = REGISTRIES["aggregation"]
-    assert "last" in registry.names
-    assert "late" not in registry.names
+    assert "last" in rule_names("aggregation")
+    assert "late" not in rule_names("aggregation")
     info = installed / "another_of_this_test-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: another-of-this-test\nVersion: 1\n"
     )
     (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlate = plugin_of_this_test:L\n")
-    assert {"last", "late"} <= set(registry.names)
-    assert "late" not in REGISTRIES["selection"].names
+    assert {"last", "late"} <= set(rule_names("aggregation"))
+    assert "late" not in rule_names("selection")
     (installed / "plugin_of_this_test-1.0.dist-info").rename(installed / "gone")
-    assert "last" not in registry.names
-    assert "late" in registry.names
+    assert "last" not in rule_names("aggregation")
+    assert "late" in rule_names("aggregation")
 
 
 def test_packages_are_looked_through_once(installed, monkeypatch):
@@ -173,18 +178,18 @@ def test_packages_are_looked_through_once(installed, monkeypatch):
         metadata, "entry_points", lambda **group: asked.append(group) or real(**group)
     )
     for _ in range(3):
-        assert "last" in REGISTRIES["aggregation"].names
-        assert "last" in REGISTRIES["aggregation"]
+        assert "last" in rule_names("aggregation")
+        assert is_rule("aggregation", "last")
     assert asked == [{"group": "dpcohort.aggregation"}]
 
 
 def test_a_folder_of_the_path_may_be_missing(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path / "none")
-    assert "mean" in REGISTRIES["aggregation"].names
+    assert "mean" in rule_names("aggregation")
 
 
 def test_without_the_package_the_rule_is_unknown():
-    assert "last" not in REGISTRIES["aggregation"].names
+    assert "last" not in rule_names("aggregation")
     with pytest.raises(PackageNotFoundError):
         distribution("plugin-of-this-test")
 
@@ -192,34 +197,32 @@ def test_without_the_package_the_rule_is_unknown():
 def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
     (tmp_path / "own_rules_of_this_test.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
-    registry = REGISTRIES["aggregation"]
     try:
-        assert registry.make("own_rules_of_this_test:Last", {}).factor == 1.0
-        assert "own_rules_of_this_test:Last" in registry
+        assert make_rule("aggregation", "own_rules_of_this_test:Last", {}).factor == 1.0
+        assert is_rule("aggregation", "own_rules_of_this_test:Last")
         with pytest.raises(InputError, match="has no class 'Lost'"):
-            registry.find("own_rules_of_this_test:Lost")
+            find_rule("aggregation", "own_rules_of_this_test:Lost")
         with pytest.raises(InputError, match="Did you mean 'factor'"):
-            registry.make("own_rules_of_this_test:Last", {"facter": 2})
+            make_rule("aggregation", "own_rules_of_this_test:Last", {"facter": 2})
     finally:
         sys.modules.pop("own_rules_of_this_test", None)
 
 
 @pytest.mark.parametrize("name", [3, None, "", "no:such:thing"])
 def test_what_is_no_name(name):
-    assert name not in REGISTRIES["selection"]
+    assert not is_rule("selection", name)
     with pytest.raises(InputError, match="selection rule"):
-        REGISTRIES["selection"].find(name)
+        find_rule("selection", name)
 
 
 def test_what_a_plan_fills_in_may_be_missing_in_a_check_only():
-    registry = REGISTRIES["aggregation"]
-    registry.check("importance-compensated", {})
+    check_settings("aggregation", "importance-compensated", {})
     with pytest.raises(InputError, match="A plan knows it: use for_plan"):
-        registry.make("importance-compensated", {})
+        make_rule("aggregation", "importance-compensated", {})
     with pytest.raises(InputError, match="needs the setting 'bound'"):
-        registry.check("clipped-mean", {})
+        check_settings("aggregation", "clipped-mean", {})
     with pytest.raises(InputError, match="Did you mean 'sizes'"):
-        registry.check("size-weighted", {"size": 3})
+        check_settings("aggregation", "size-weighted", {"size": 3})
 
 
 def test_a_name_that_two_packages_use_must_be_told_apart(installed):
@@ -227,12 +230,11 @@ def test_a_name_that_two_packages_use_must_be_told_apart(installed):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: another-plugin\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlast = elsewhere:Last\n")
-    registry = REGISTRIES["aggregation"]
     with pytest.raises(
         InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
     ):
-        registry.find("last")
-    assert registry.find("plugin_of_this_test:Last").name == "last"
+        find_rule("aggregation", "last")
+    assert find_rule("aggregation", "plugin_of_this_test:Last").name == "last"
 
 
 def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(announce):
@@ -241,10 +243,10 @@ def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(annou
     announce("adaptive", "square", "there:Square")
     for kind in ("selection", "adaptive"):
         with pytest.raises(InputError, match="more than one package: here:Square, there:Square"):
-            REGISTRIES[kind].find("square")
+            find_rule(kind, "square")
     announce("aggregation", "round", "here:Round")
     announce("selection", "round", "pathlib:Path")
-    assert REGISTRIES["selection"].find("round") is Path  # another key, another rule
+    assert find_rule("selection", "round") is Path  # another key, another rule
 
 
 @pytest.mark.parametrize(
@@ -260,22 +262,21 @@ def test_a_rule_of_another_package_never_takes_a_name_of_this_one_and_says_so(
     announce, kind, name, taken
 ):
     announce(kind, name, "plugin_of_this_test:Last", package="greedy-rules")
-    home = REGISTRIES[taken]
     words = f"'{name}' is that of dpcohort.*greedy-rules.*'plugin_of_this_test:Last'"
     with pytest.warns(RuleNameWarning, match=words):
-        made = home.make(name, {})
+        made = make_rule(taken, name, {})
     assert type(made).__module__.startswith("dpcohort.")
     with pytest.warns(RuleNameWarning, match=words):
-        home.check(name, {})
-    assert (name in REGISTRIES[kind].built_in) == (kind == taken)
-    assert name not in REGISTRIES[kind].announced
-    assert REGISTRIES[kind].overshadowed[name].value == "plugin_of_this_test:Last"
+        check_settings(taken, name, {})
+    assert (name in RULES[kind]) == (kind == taken)
+    assert name not in announced(kind)
+    assert "'plugin_of_this_test:Last'" in overshadowed(kind)[name]
 
 
 def test_other_rules_are_used_without_a_word(announce):
     announce("aggregation", "mean", "plugin_of_this_test:Last")
-    REGISTRIES["aggregation"].make("trimmed-mean", {"trim": 0.1})  # warnings are errors
-    REGISTRIES["selection"].check("uniform", {})
+    make_rule("aggregation", "trimmed-mean", {"trim": 0.1})  # warnings are errors
+    check_settings("selection", "uniform", {})
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_a_class_that_is_no_such_rule(installed, kind, name, words):
     with (installed / "plugin_of_this_test.py").open("a") as file:
         file.write("\nclass Fails:\n    def __init__(self):\n        raise ValueError('no')\n")
     with pytest.raises(InputError, match=words):
-        REGISTRIES[kind].make(name, {})
+        make_rule(kind, name, {})
 
 
 class Mine:

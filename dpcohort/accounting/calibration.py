@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,7 +161,13 @@ def loss_grid(
     u = lower[:, None] + step[:, None] * (np.arange(nodes) + shift)
     log_step = np.log(step / np.sqrt(2.0 * np.pi))[:, None]
     if pair == "fixed":
-        return _fixed_grid(rate, mu, u, log_step)
+        soft = np.logaddexp(0.0, u)
+        x = mu[:, None] / 2 + soft
+        # dx/du = e^u / (1 + e^u)
+        base = log_step - 0.5 * x * x + u - soft
+        loss = _log_w(rate, mu, x)
+        moved = np.exp(base + loss).sum(axis=1) + np.exp(base).sum(axis=1)
+        return loss, base + loss, base, np.log(np.maximum(1.0 - moved, 1e-300))
     base = log_step - 0.5 * u * u
     loss = _log_w(rate, mu, u)
     if pair == "remove":
@@ -169,16 +175,6 @@ def loss_grid(
     if pair == "add":
         return -loss, base, None, None
     return loss - _log_w(rate, mu, -u), base + loss, None, None
-
-
-def _fixed_grid(rate: FloatArray, mu: FloatArray, u: FloatArray, log_step: FloatArray) -> LossGrid:
-    soft = np.logaddexp(0.0, u)
-    x = mu[:, None] / 2 + soft
-    # dx/du = e^u / (1 + e^u)
-    base = log_step - 0.5 * x * x + u - soft
-    loss = _log_w(rate, mu, x)
-    moved = np.exp(base + loss).sum(axis=1) + np.exp(base).sum(axis=1)
-    return loss, base + loss, base, np.log(np.maximum(1.0 - moved, 1e-300))
 
 
 def _log_w(rate: FloatArray, mu: FloatArray, x: FloatArray) -> FloatArray:
@@ -209,17 +205,16 @@ _ORDER_MIN, _ORDER_MAX = 1e-12, 1e18
 _LEFT_OUT = 1e-8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clients:
+class Clients(NamedTuple):
     """What a search is about: one pair of distributions, one row of numbers a client.
 
     Attributes:
         pair: which pair of distributions one step gives.
         epsilon: promised epsilon.
         delta: promised delta.
-        log_delta: its logarithm.
         rate: sampling rate, below 1.
         steps: number of steps T.
+        log_delta: logarithm of delta.
         reach: standard deviations beyond which P has less than 1e-8 delta/T of its mass. What lies
             beyond is left out and adds at most 1e-8 delta, thousands of times less than the margin.
     """
@@ -227,39 +222,28 @@ class Clients:
     pair: Pair
     epsilon: FloatArray
     delta: FloatArray
-    log_delta: FloatArray
     rate: FloatArray
     steps: FloatArray
+    log_delta: FloatArray
     reach: FloatArray
 
-    @classmethod
-    def of(
-        cls, pair: Pair, epsilon: FloatArray, delta: FloatArray, rate: FloatArray, steps: FloatArray
-    ) -> Clients:
-        """Clients from their promises."""
-        return cls(
-            pair=pair,
-            epsilon=epsilon,
-            delta=delta,
-            log_delta=np.log(delta),
-            rate=rate,
-            steps=steps,
-            reach=-ndtri(np.maximum(_LEFT_OUT * delta / steps, 1e-300)),
-        )
 
-    def take(self, index: IntArray) -> Clients:
-        """The same for some of the clients."""
-        columns = {name: column[index] for name, column in vars(self).items() if name != "pair"}
-        return Clients(pair=self.pair, **columns)
+def clients_of(
+    pair: Pair, epsilon: FloatArray, delta: FloatArray, rate: FloatArray, steps: FloatArray
+) -> Clients:
+    """Clients from their promises."""
+    reach = -ndtri(np.maximum(_LEFT_OUT * delta / steps, 1e-300))
+    return Clients(pair, epsilon, delta, rate, steps, np.log(delta), reach)
 
-    def shift(self, log_noise: FloatArray) -> FloatArray:
-        """Mu of one step at noise multiplier z: 1/z, or 2/z where a batch swaps two records."""
-        return np.asarray((2.0 if self.pair == "fixed" else 1.0) * np.exp(-log_noise))
 
-    @property
-    def size(self) -> int:
-        """How many clients there are."""
-        return self.epsilon.size
+def _some(clients: Clients, index: IntArray) -> Clients:
+    """The same for some of the clients."""
+    return Clients(clients.pair, *(column[index] for column in clients[1:]))
+
+
+def _mu(pair: Pair, log_noise: FloatArray) -> FloatArray:
+    """Mu of one step at noise multiplier z: 1/z, or 2/z where a batch swaps two records."""
+    return np.asarray((2.0 if pair == "fixed" else 1.0) * np.exp(-log_noise))
 
 
 def grid_sizes(required: FloatArray) -> IntArray:
@@ -302,9 +286,7 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> FloatArray
 
     Example:
         >>> one = np.ones(1)
-        >>> clients = Clients.of(
-        ...     "remove", epsilon=one, delta=1e-9 * one, rate=0.5 * one, steps=one
-        ... )
+        >>> clients = clients_of("remove", one, 1e-9 * one, 0.5 * one, one)
         >>> values = cumulants(clients, mu=one, order=one)
         >>> bool(abs(values[0, 0] - np.log(0.75 + 0.25 * np.e)) < 1e-12)
         True
@@ -351,7 +333,7 @@ def solve_order(
     found = np.empty((3, mu.size))
     active = np.arange(order.size)
     for _ in range(200):
-        some, t = clients.take(active), order[active]
+        some, t = _some(clients, active), order[active]
         at = cumulants(some, mu[active], t)
         found[:, active] = at
         error, rate = residual(some, t, at)
@@ -409,9 +391,7 @@ def chernoff_log_delta(clients: Clients, t: FloatArray, at: FloatArray) -> Float
 
     Example:
         >>> one = np.ones(1)
-        >>> clients = Clients.of(
-        ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
-        ... )
+        >>> clients = clients_of("remove", one, 1e-5 * one, 0.1 * one, 50 * one)
         >>> at = cumulants(clients, mu=0.5 * one, order=9.0 * one)
         >>> round(float(np.exp(chernoff_log_delta(clients, 9.0 * one, at))[0]), 4)
         0.0...
@@ -501,9 +481,7 @@ def contour_log_delta(
 
     Example:
         >>> one = np.ones(1)
-        >>> clients = Clients.of(
-        ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
-        ... )
+        >>> clients = clients_of("remove", one, 1e-5 * one, 0.1 * one, 50 * one)
         >>> order, step, _ = place_contour(clients, 0.4 * one, 10.0 * one)
         >>> log_delta, price, tail = contour_log_delta(
         ...     clients, 0.4 * one, order, step, points=np.array([200]), smoothing=0 * one
@@ -517,7 +495,7 @@ def contour_log_delta(
     required = np.minimum((upper - lower) * turns * fineness / (2 * math.pi) + 2.0, 1e9)
     sizes = grid_sizes(required)
     cost = sizes * points
-    log_delta, rate, tail = (np.full(clients.size, np.nan) for _ in range(3))
+    log_delta, rate, tail = (np.full(clients.epsilon.size, np.nan) for _ in range(3))
     affordable = np.flatnonzero(cost <= _COST_LIMIT)
     rows = np.ceil(np.sqrt(points[affordable])).astype(np.int64)
     keys = sizes[affordable] * (1 << 24) + points[affordable]
@@ -527,7 +505,7 @@ def contour_log_delta(
             clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]), shift
         )
         log_delta[i], rate[i], tail[i] = _integrate(
-            clients.take(i), mu[i], grid, order[i], step[i], points[i[0]], smoothing[i]
+            _some(clients, i), mu[i], grid, order[i], step[i], points[i[0]], smoothing[i]
         )
     return log_delta, rate, tail
 
@@ -659,9 +637,7 @@ def fallback_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> Fl
 
     Example:
         >>> one = np.ones(1)
-        >>> clients = Clients.of(
-        ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
-        ... )
+        >>> clients = clients_of("remove", one, 1e-5 * one, 0.1 * one, 50 * one)
         >>> found = fallback_noise(clients, low=np.log(one), high=np.log(30 * one))
         >>> bool(2.8 < np.exp(found[0]) < 3.0)
         True
@@ -669,7 +645,7 @@ def fallback_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> Fl
     result = _chernoff_noise(clients, low, high)
     for i in np.flatnonzero(clients.steps <= _MOST_CERTIFIED_STEPS):
         result[i] = _distribution_noise(
-            clients.take(np.array([i])), float(low[i]), float(result[i])
+            _some(clients, np.array([i])), float(low[i]), float(result[i])
         )
     return result
 
@@ -684,16 +660,14 @@ def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> Floa
 
     Example:
         >>> one = np.ones(1)
-        >>> clients = Clients.of(
-        ...     "remove", epsilon=one, delta=1e-5 * one, rate=1e-5 * one, steps=1000 * one
-        ... )
+        >>> clients = clients_of("remove", one, 1e-5 * one, 1e-5 * one, 1000 * one)
         >>> found = rare_noise(clients, guess=np.log(0.3 * one), high=np.log(3 * one))
         >>> bool(0.35 < np.exp(found[0]) < 0.36)
         True
     """
-    result = np.empty(clients.size)
-    for i in range(clients.size):
-        client, most = clients.take(np.array([i])), float(high[i])
+    result = np.empty(clients.epsilon.size)
+    for i in range(clients.epsilon.size):
+        client, most = _some(clients, np.array([i])), float(high[i])
         # of the two directions of zero-out the second is hardly ever the worse one
         found = _rare_search(partial(_first_excess, client), float(guess[i]), most)
         if clients.pair == "remove" and _certified_excess(client, math.exp(found)) > 0:
@@ -732,7 +706,7 @@ def _first_excess(client: Clients, noise: float) -> float:
     from dpcohort.accounting.composition import LossPair
     from dpcohort.accounting.rare_losses import rare_delta
 
-    shift = float(client.shift(np.array(math.log(noise))))
+    shift = float(_mu(client.pair, np.array(math.log(noise))))
     pair = LossPair(kind=client.pair, shift=shift, rate=float(client.rate[0]))
     promised = math.exp(float(client.log_delta[0]))
     parts = [(pair, int(client.steps[0]))]
@@ -743,13 +717,13 @@ def _first_excess(client: Clients, noise: float) -> float:
 def _chernoff_noise(clients: Clients, low: FloatArray, high: FloatArray) -> FloatArray:
     low, high = low.copy(), high.copy()
     pairs: tuple[Pair, ...] = ("remove", "add") if clients.pair == "remove" else (clients.pair,)
-    orders = {pair: np.ones(clients.size) for pair in pairs}
+    orders = {pair: np.ones(clients.epsilon.size) for pair in pairs}
     for _ in range(16):
         middle = 0.5 * (low + high)
-        kept = np.ones(clients.size, dtype=np.bool_)
+        kept = np.ones(clients.epsilon.size, dtype=np.bool_)
         for pair in pairs:
-            some = replace(clients, pair=pair)
-            orders[pair], at = saddle_order(some, some.shift(middle), orders[pair])
+            some = clients._replace(pair=pair)
+            orders[pair], at = saddle_order(some, _mu(some.pair, middle), orders[pair])
             kept &= chernoff_log_delta(some, orders[pair], at) <= clients.log_delta
         low, high = np.where(kept, low, middle), np.where(kept, middle, high)
     return high
@@ -811,8 +785,6 @@ class _State:
     """Where the search of each client stands; everything but ``far_order`` is in log z."""
 
     log_noise: FloatArray
-    low: FloatArray
-    high: FloatArray
     slope: FloatArray  # of log delta, negative
     far_order: FloatArray
     smoothing_rate: FloatArray
@@ -836,21 +808,21 @@ def find_noise(
         log z, confirmed to be private, and whether the contour integral gave it or a bound did.
     """
     state = _start(clients, low, high)
-    solved = _refine(clients, state)
+    solved = _refine(clients, state, low - 1e-3, high + 1e-3)
     log_noise = state.log_noise + _ABOVE
     exact = _confirm(clients, state, log_noise, np.flatnonzero(solved))
     if clients.pair == "remove":
         index = np.flatnonzero(exact)
-        some = replace(clients.take(index), pair="add")
+        some = _some(clients, index)._replace(pair="add")
         worse = index[~_keeps_promise(some, log_noise[index], state.slope[index])]
         if worse.size:
-            other = replace(clients.take(worse), pair="add")
+            other = _some(clients, worse)._replace(pair="add")
             log_noise[worse], exact[worse] = find_noise(
                 other, low=log_noise[worse], high=high[worse]
             )
     lost = np.flatnonzero(~exact)
     if lost.size:
-        log_noise[lost] = fallback_noise(clients.take(lost), low=low[lost], high=high[lost])
+        log_noise[lost] = fallback_noise(_some(clients, lost), low=low[lost], high=high[lost])
     return np.minimum(log_noise, high), exact
 
 
@@ -861,15 +833,14 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
     # central limit: T steps at rate r are like one with mu^2 = r^2 T (e^(1/z^2) - 1)
     scale = 2.0 if clients.pair in ("replace", "fixed") else 1.0
     guess = np.log(scale) - 0.5 * np.log(np.log1p(single**2 / (clients.rate**2 * clients.steps)))
-    bottom, top = low, high
     low, high = low.copy(), high.copy()
     u = np.clip(guess + 0.02, low + 0.02 * (high - low), high)
     slope = np.full_like(u, np.nan)
     last_u, last_f = np.full_like(u, np.nan), np.full_like(u, np.nan)
     active = np.arange(u.size)
     for _ in range(60):
-        some = clients.take(active)
-        order[active], at = saddle_order(some, some.shift(u[active]), order[active])
+        some = _some(clients, active)
+        order[active], at = saddle_order(some, _mu(some.pair, u[active]), order[active])
         t = order[active]
         f = saddle_point_log_delta(some, t, at) - some.log_delta
         gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at[2], 1.0)
@@ -882,8 +853,6 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
             break
     return _State(
         log_noise=u,
-        low=bottom - 1e-3,
-        high=top + 1e-3,
         slope=np.clip(slope, -60.0, -2.0),
         far_order=2.0 * order,
         smoothing_rate=0.5 * order * (1.0 + order),
@@ -938,17 +907,17 @@ def _next(
     return np.abs(there - here)
 
 
-def _refine(clients: Clients, state: _State) -> BoolArray:
-    """Secant steps on the contour integral; says for which clients they converged.
+def _refine(clients: Clients, state: _State, low: FloatArray, high: FloatArray) -> BoolArray:
+    """Secant steps on the contour integral in a bracket; says for which clients they converged.
 
     Far from the root a coarse smoothing is good enough, and its price is deducted; from the first
     small step on it is the final one, and stays.
     """
-    solved, near, final = (np.zeros(clients.size, dtype=np.bool_) for _ in range(3))
-    last_u, last_f = np.full(clients.size, np.nan), np.full(clients.size, np.nan)
-    active = np.arange(clients.size)
+    solved, near, final = (np.zeros(clients.epsilon.size, dtype=np.bool_) for _ in range(3))
+    last_u, last_f = np.full(clients.epsilon.size, np.nan), np.full(clients.epsilon.size, np.nan)
+    active = np.arange(clients.epsilon.size)
     for _ in range(20):
-        some = clients.take(active)
+        some = _some(clients, active)
         share = np.where(near[active], _SMOOTHING_SHARE, _FIRST_SHARE)
         fresh = share * -state.slope[active] / state.smoothing_rate[active]
         state.smoothing[active] = np.where(final[active], state.smoothing[active], fresh)
@@ -963,7 +932,7 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
             here, f, last_u[active], last_f[active], state.slope[active], least=1e-3
         )
         last_u[active], last_f[active] = here, f
-        moved = _next(state.log_noise, f, state.slope, state.low, state.high, active, slack=_SLACK)
+        moved = _next(state.log_noise, f, state.slope, low, high, active, slack=_SLACK)
         near[active] |= moved < 0.02
         solved[active] = final[active] & (moved <= _STEP)
         # Chosen far from the root, a smoothing can cost much more there: choose it again.
@@ -978,7 +947,7 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
 
 def _integral(clients: Clients, state: _State, index: IntArray) -> FloatArray:
     """Log delta with as many points as the tail needs; the number and the line are remembered."""
-    mu = clients.shift(state.log_noise[index])
+    mu = _mu(clients.pair, state.log_noise[index])
     order, step, state.far_order[index] = place_contour(clients, mu, state.far_order[index])
     width = np.sqrt(state.smoothing[index])
     # at this many points smoothing alone has brought the terms to e^-72
@@ -986,15 +955,15 @@ def _integral(clients: Clients, state: _State, index: IntArray) -> FloatArray:
     unknown = state.points[index] == 0
     points = state.points[index].astype(np.float64)
     if unknown.any():
-        at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], order[unknown])
+        at = cumulants(_some(clients, np.flatnonzero(unknown)), mu[unknown], order[unknown])
         spread = np.sqrt(clients.steps[unknown] * at[2]) + 1e-150
         points[unknown] = 6.0 / (spread * step[unknown])
     points = np.clip(np.ceil(points), 8.0, np.minimum(enough, 1e7))
-    log_delta = np.full(clients.size, np.nan)
-    todo = np.arange(clients.size)
+    log_delta = np.full(clients.epsilon.size, np.nan)
+    todo = np.arange(clients.epsilon.size)
     while todo.size:
         found, rate, tail = contour_log_delta(
-            clients.take(todo),
+            _some(clients, todo),
             mu[todo],
             order[todo],
             step[todo],
@@ -1024,10 +993,10 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
 
     Where it is not by little, ``log_noise`` is raised by what is missing and looked at again.
     """
-    confirmed = np.zeros(clients.size, dtype=np.bool_)
+    confirmed = np.zeros(clients.epsilon.size, dtype=np.bool_)
     for _ in range(3):
-        some = clients.take(index)
-        mu = some.shift(log_noise[index])
+        some = _some(clients, index)
+        mu = _mu(some.pair, log_noise[index])
         order, step, _ = place_contour(some, mu, state.far_order[index])
         found, _, tail = contour_log_delta(
             some,
@@ -1055,19 +1024,17 @@ def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -
     # a step removes at most log(1/(1-r)) this way round, so delta is 0 from T times that on
     keeps = clients.epsilon >= -clients.steps * np.log1p(-clients.rate)
     index = np.flatnonzero(~keeps)
-    some = clients.take(index)
-    mu = some.shift(log_noise[index])
+    some = _some(clients, index)
+    mu = _mu(some.pair, log_noise[index])
     single = gaussian_mu(epsilon=some.epsilon, delta=np.exp(some.log_delta))
     order, at = saddle_order(some, mu, _gaussian_order(some.epsilon, single))
     bounded = chernoff_log_delta(some, order, at) <= some.log_delta
     keeps[index] = bounded
     index, order = index[~bounded], order[~bounded]
-    some = clients.take(index)
+    some = _some(clients, index)
     rate = 0.5 * order * (1.0 + order)
     state = _State(
         log_noise=log_noise[index],
-        low=log_noise[index],
-        high=log_noise[index],
         slope=slope[index],
         far_order=2.0 * order,
         smoothing_rate=rate,
@@ -1209,7 +1176,7 @@ def _noise(
     for some, search in ((rare, _rare_steps), (many, _many_steps)):
         if some.size:
             columns = (column[some] for column in (eps, delta, rate, steps))
-            noise[some] = search(Clients.of(pair, *columns), noise[some])
+            noise[some] = search(clients_of(pair, *columns), noise[some])
     noise = np.maximum(noise, SMALLEST_NOISE) * (1.0 + MARGIN)
     return np.where(steps > 0, noise, 0.0)
 

@@ -14,7 +14,7 @@ the mass above the transform's window (Chernoff bound), losses declared infinite
 both transforms and of the power. What wraps around the window can only be counted twice.
 
 The tilt, the spacing and the window of the grid are chosen from a rough sketch of the losses
-(:class:`Sketch`). Nothing of it enters a bound: a poor choice makes a certificate looser, never
+(:func:`sketch_of`). Nothing of it enters a bound: a poor choice makes a certificate looser, never
 wrong.
 """
 
@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class GridLoss:
 
     Example:
         >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
-        >>> grid = pair.discretize(0.25, tail=1e-6, lowest=-0.5)
+        >>> grid = on_grid(pair, 0.25, tail=1e-6, lowest=-0.5)
         >>> grid.first, bool(abs(grid.mass.sum() + grid.infinity - 1) < 1e-12)
         (-2, True)
     """
@@ -83,8 +83,7 @@ class GridLoss:
     slop: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossPair:
+class LossPair(NamedTuple):
     """The dominating pair of one step (see the table above).
 
     Attributes:
@@ -94,7 +93,7 @@ class LossPair:
 
     Example:
         >>> pair = LossPair(kind="remove", shift=1.0, rate=1.0)
-        >>> pair.loss(np.array([0.5, 1.5]))
+        >>> loss_at(pair, np.array([0.5, 1.5]))
         array([0., 1.])
     """
 
@@ -102,110 +101,122 @@ class LossPair:
     shift: float
     rate: float
 
-    @property
-    def distance(self) -> float:
-        """Total variation distance of P and Q, rounded up."""
-        half = self.shift if self.kind == "replace" else self.shift / 2
-        return min(1.0, self.rate * math.erf(half / math.sqrt(2)) * (1 + 1e-14))
 
-    def loss(self, x: FloatArray) -> FloatArray:
-        """Privacy loss at output x; increasing in x."""
-        if self.kind == "add":
-            return -self._remove_loss(-x)
-        if self.kind == "replace":
-            return self._remove_loss(x) - self._remove_loss(-x)
-        return self._remove_loss(x)
+def distance_of(pair: LossPair) -> float:
+    """Total variation distance of P and Q, rounded up."""
+    half = pair.shift if pair.kind == "replace" else pair.shift / 2
+    return min(1.0, pair.rate * math.erf(half / math.sqrt(2)) * (1 + 1e-14))
 
-    def output(self, loss: FloatArray) -> FloatArray:
-        """The output x with this privacy loss; ±inf outside the range of the loss."""
-        if self.kind == "add":
-            return -self._remove_output(-loss)
-        if self.kind == "replace":
-            # With v = e^{s x - L/2}: v - 1/v = 2 (1-r)/r e^{s²/2} sinh(L/2).
-            half = np.abs(loss) / 2
-            with np.errstate(divide="ignore", over="ignore"):
-                log_sinh = np.where(
-                    half > _OVERFLOW, half - np.log(2.0), np.log(np.sinh(np.minimum(half, 31.0)))
-                )
-                log_y = np.log1p(-self.rate) - np.log(self.rate) + self.shift**2 / 2 + log_sinh
-                lift = np.where(
-                    log_y > _OVERFLOW,
-                    log_y + np.log(2.0),
-                    np.arcsinh(np.exp(np.minimum(log_y, 31.0))),
-                )
-            return np.asarray(np.sign(loss) * (half + lift) / self.shift, dtype=np.float64)
-        return self._remove_output(loss)
 
-    def sketch(
-        self, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
-    ) -> tuple[FloatArray, FloatArray]:
-        """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
-        symmetric = self.kind == "fixed"
-        low = self.shift / 2 if symmetric else -9.0
-        high = self._top(tail)
-        # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
-        density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
-        count = int(np.clip(density * (high - low), 64, 4096))
-        width = (high - low) / count
-        x = low + width * np.arange(0.5, count)
-        loss = self.loss(x)
-        base = np.exp(-(x**2) / 2) * width / np.sqrt(2 * np.pi)
-        if self.kind == "add":
-            return loss, base / base.sum()
-        moved = np.exp(-((x - self.shift) ** 2) / 2) * width / np.sqrt(2 * np.pi)
-        mass = (1 - self.rate) * base + self.rate * moved
-        if not symmetric:
-            return loss, mass / mass.sum()
-        atom = max(1 - float(base.sum() + mass.sum()), 0.0)
-        return np.concatenate([-loss, [0.0], loss]), np.concatenate([base, [atom], mass])
+def loss_at(pair: LossPair, x: FloatArray) -> FloatArray:
+    """Privacy loss at output x; increasing in x."""
+    if pair.kind == "add":
+        return -_remove_loss(pair, -x)
+    if pair.kind == "replace":
+        return _remove_loss(pair, x) - _remove_loss(pair, -x)
+    return _remove_loss(pair, x)
 
-    def discretize(self, step: float, *, tail: float, lowest: float) -> GridLoss:
-        """The loss on the grid {i·step}, never understated.
 
-        Args:
-            step: grid spacing h.
-            tail: about how much probability may be declared an infinite loss.
-            lowest: losses below this are raised to about this.
-        """
-        last = int(np.ceil(self.loss(np.array([self._top(tail)]))[0] / step)) + 1
-        lowest_point = min(math.floor(lowest / step), last - 2)
-        symmetric = self.kind == "fixed"
-        first = 0 if symmetric else lowest_point
-        losses = step * np.arange(first, last + 1, dtype=np.float64)
-        mass, below, above, q_above = masses_between(self, losses, first, step)
-        slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
-        if not symmetric:
-            mass[0] += below
-            return GridLoss(first=first, mass=mass, infinity=above, slop=slop)
-        # Positive losses as ``remove``, their mirror image, and an atom at 0.
-        mass[0] += q_above
-        mass[last] += (1 - self.rate) * (2 * float(ndtr(self.shift / 2)) - 1)
-        cut = min(max(lowest_point + last, 0), last)
-        mass[cut] += mass[:cut].sum()
-        return GridLoss(first=cut - last, mass=mass[cut:], infinity=above, slop=slop)
+def output_at(pair: LossPair, loss: FloatArray) -> FloatArray:
+    """The output x with this privacy loss; ±inf outside the range of the loss."""
+    if pair.kind == "add":
+        return -_remove_output(pair, -loss)
+    if pair.kind == "replace":
+        # With v = e^{s x - L/2}: v - 1/v = 2 (1-r)/r e^{s²/2} sinh(L/2).
+        half = np.abs(loss) / 2
+        with np.errstate(divide="ignore", over="ignore"):
+            log_sinh = np.where(
+                half > _OVERFLOW, half - np.log(2.0), np.log(np.sinh(np.minimum(half, 31.0)))
+            )
+            log_y = np.log1p(-pair.rate) - np.log(pair.rate) + pair.shift**2 / 2 + log_sinh
+            lift = np.where(
+                log_y > _OVERFLOW,
+                log_y + np.log(2.0),
+                np.arcsinh(np.exp(np.minimum(log_y, 31.0))),
+            )
+        return np.asarray(np.sign(loss) * (half + lift) / pair.shift, dtype=np.float64)
+    return _remove_output(pair, loss)
 
-    def _remove_loss(self, x: FloatArray) -> FloatArray:
-        exponent = self.shift * x - self.shift**2 / 2
-        small = np.log1p(self.rate * np.expm1(np.minimum(exponent, _OVERFLOW)))
-        with np.errstate(divide="ignore"):
-            large = np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + exponent)
-        return np.where(exponent > _OVERFLOW, large, small)
 
-    def _remove_output(self, loss: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore"):
-            ratio = np.expm1(np.minimum(loss, _OVERFLOW)) / self.rate
-            small = np.log1p(np.maximum(ratio, -1.0))
-            rest = np.log1p(-(1 - self.rate) * np.exp(-np.maximum(loss, 1.0)))
-            large = loss + rest - np.log(self.rate)
-        return np.where(loss > _OVERFLOW, large, small) / self.shift + self.shift / 2
+def sketched(
+    pair: LossPair, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
+) -> tuple[FloatArray, FloatArray]:
+    """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
+    symmetric = pair.kind == "fixed"
+    low = pair.shift / 2 if symmetric else -9.0
+    high = _top(pair, tail)
+    # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
+    density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
+    count = int(np.clip(density * (high - low), 64, 4096))
+    width = (high - low) / count
+    x = low + width * np.arange(0.5, count)
+    loss = loss_at(pair, x)
+    base = np.exp(-(x**2) / 2) * width / np.sqrt(2 * np.pi)
+    if pair.kind == "add":
+        return loss, base / base.sum()
+    moved = np.exp(-((x - pair.shift) ** 2) / 2) * width / np.sqrt(2 * np.pi)
+    mass = (1 - pair.rate) * base + pair.rate * moved
+    if not symmetric:
+        return loss, mass / mass.sum()
+    atom = max(1 - float(base.sum() + mass.sum()), 0.0)
+    return np.concatenate([-loss, [0.0], loss]), np.concatenate([base, [atom], mass])
 
-    def _top(self, tail: float) -> float:
-        """An output above which P has at most ``tail`` (for ``fixed``: the positive part of P)."""
-        top = -float(ndtri(tail / 2))
-        if self.kind == "add":
-            return top
-        moved = min(tail / (2 * self.rate), 0.5)
-        return max(top, self.shift - float(ndtri(moved)), self.shift / 2 + 1.0)
+
+def on_grid(pair: LossPair, step: float, *, tail: float, lowest: float) -> GridLoss:
+    """The loss on the grid {i·step}, never understated.
+
+    Args:
+        pair: the step.
+        step: grid spacing h.
+        tail: about how much probability may be declared an infinite loss.
+        lowest: losses below this are raised to about this.
+    """
+    last = int(np.ceil(loss_at(pair, np.array([_top(pair, tail)]))[0] / step)) + 1
+    lowest_point = min(math.floor(lowest / step), last - 2)
+    symmetric = pair.kind == "fixed"
+    first = 0 if symmetric else lowest_point
+    losses = step * np.arange(first, last + 1, dtype=np.float64)
+    mass, below, above, q_above = masses_between(pair, losses, first, step)
+    slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
+    if not symmetric:
+        mass[0] += below
+        return GridLoss(first=first, mass=mass, infinity=above, slop=slop)
+    # Positive losses as ``remove``, their mirror image, and an atom at 0.
+    mass[0] += q_above
+    mass[last] += (1 - pair.rate) * (2 * float(ndtr(pair.shift / 2)) - 1)
+    cut = min(max(lowest_point + last, 0), last)
+    mass[cut] += mass[:cut].sum()
+    return GridLoss(first=cut - last, mass=mass[cut:], infinity=above, slop=slop)
+
+
+def _remove_loss(pair: LossPair, x: FloatArray) -> FloatArray:
+    exponent = pair.shift * x - pair.shift**2 / 2
+    small = np.log1p(pair.rate * np.expm1(np.minimum(exponent, _OVERFLOW)))
+    with np.errstate(divide="ignore"):
+        large = np.logaddexp(np.log1p(-pair.rate), np.log(pair.rate) + exponent)
+    return np.where(exponent > _OVERFLOW, large, small)
+
+
+def _remove_output(pair: LossPair, loss: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        ratio = np.expm1(np.minimum(loss, _OVERFLOW)) / pair.rate
+        small = np.log1p(np.maximum(ratio, -1.0))
+        rest = np.log1p(-(1 - pair.rate) * np.exp(-np.maximum(loss, 1.0)))
+        large = loss + rest - np.log(pair.rate)
+    return np.where(loss > _OVERFLOW, large, small) / pair.shift + pair.shift / 2
+
+
+def _top(pair: LossPair, tail: float) -> float:
+    """An output above which P has at most ``tail`` (for ``fixed``: the positive part of P)."""
+    top = -float(ndtri(tail / 2))
+    if pair.kind == "add":
+        return top
+    moved = min(tail / (2 * pair.rate), 0.5)
+    return max(top, pair.shift - float(ndtri(moved)), pair.shift / 2 + 1.0)
+
+
+#: The distinct steps and how often each is taken.
+Parts = Sequence[tuple[LossPair, int]]
 
 
 def masses_between(
@@ -231,7 +242,7 @@ def masses_between(
         >>> bool(abs(below + mass.sum() + above - 1) < 1e-12)
         True
     """
-    x = pair.output(losses) if x is None else x
+    x = output_at(pair, losses) if x is None else x
     base = _normal_cells(x)
     moved = base if pair.kind == "add" else _normal_cells(x - pair.shift)
     mirror = _normal_cells(x + pair.shift) if pair.kind in ("add", "replace") else base
@@ -323,7 +334,7 @@ def pairs_of_step(
     )
 
 
-def largest_sum(parts: Sequence[tuple[LossPair, int]]) -> float:
+def largest_sum(parts: Parts) -> float:
     """The sum of all losses if every one is as large as it can be: from there on δ is 0.
 
     Example:
@@ -360,8 +371,8 @@ class Grid:
         lowest: for each kind of step, the loss to which all smaller ones may be raised.
 
     Example:
-        >>> sketch = Sketch([(LossPair(kind="remove", shift=0.5, rate=0.2), 10)], math.log(1e-5))
-        >>> grid = sketch.grid(sketch.at_delta(math.log(1e-5)), tolerance=1e-4)
+        >>> sketch = sketch_of([(LossPair("remove", 0.5, 0.2), 10)], math.log(1e-5))
+        >>> grid = grid_for(sketch, at_delta(sketch, math.log(1e-5)), tolerance=1e-4)
         >>> grid.low < 1.0 < grid.low + grid.length
         True
     """
@@ -389,173 +400,183 @@ def log_gap(order: float) -> float:
 Target = tuple[float, float, float]
 
 
-class Sketch:
-    """Moment functions of the steps by quadrature on a few hundred nodes.
+#: Losses of a step, logarithms of their masses, and how often the step is taken.
+Node = tuple[FloatArray, FloatArray, int]
+#: The distinct steps on a few hundred nodes each, by which their moments are computed; orders that
+#: are of use, and the scan of the moments there.
+Sketch = tuple[list[Node], FloatArray, FloatArray]
+
+
+def sketch_of(parts: Parts, log_delta: float) -> Sketch:
+    """A sketch of the steps, from which a grid is chosen.
 
     Args:
         parts: the distinct steps (pair, number of steps).
         log_delta: about the smallest ln δ of interest, to know how far tails matter.
 
     Example:
-        >>> gaussian = LossPair(kind="remove", shift=0.5, rate=1.0)
-        >>> sketch = Sketch([(gaussian, 4)], math.log(1e-5))
-        >>> bool(np.isclose(sketch.log_moment(np.array([3.0]))[0], 4 * 0.5**2 / 2 * 3.0 * 4.0))
+        >>> nodes, _, _ = sketch_of([(LossPair("remove", 0.5, 1.0), 4)], math.log(1e-5))
+        >>> bool(np.isclose(log_moment(nodes, np.array([3.0]))[0], 4 * 0.5**2 / 2 * 3.0 * 4.0))
         True
     """
+    total = sum(count for _, count in parts)
+    tail = max(NEGLIGIBLE * math.exp(max(log_delta, -600.0)) / total, SMALLEST_TAIL)
+    drawn = [(*sketched(pair, tail), count) for pair, count in parts]
+    nodes = [(loss, np.log(np.maximum(mass, 1e-320)), n) for loss, mass, n in drawn]
+    spread = math.sqrt(sum(n * float(mass @ loss**2) for loss, mass, n in drawn))
+    low, high = math.log(min(1e-2 / spread, 1e-2)), math.log(max(100 / spread, 100.0))
+    orders = np.exp(np.linspace(low, high, _ORDERS))
+    scan = _scan(nodes, orders)
+    # Orders that put weight on the loss at which the tail was cut are of no use.
+    usable = max(2, int(np.argmax(np.append(scan[3], np.inf) > _LARGEST_WEIGHT_AT_CUT)))
+    return nodes, orders[:usable], scan[:, :usable]
 
-    def __init__(self, parts: Sequence[tuple[LossPair, int]], log_delta: float) -> None:
-        total = sum(count for _, count in parts)
-        tail = max(NEGLIGIBLE * math.exp(max(log_delta, -600.0)) / total, SMALLEST_TAIL)
-        nodes = [(*pair.sketch(tail), count) for pair, count in parts]
-        self._nodes = [(loss, np.log(np.maximum(mass, 1e-320)), n) for loss, mass, n in nodes]
-        spread = math.sqrt(sum(n * float(mass @ loss**2) for loss, mass, n in nodes))
-        low, high = math.log(min(1e-2 / spread, 1e-2)), math.log(max(100 / spread, 100.0))
-        orders = np.exp(np.linspace(low, high, _ORDERS))
-        scan = self._scan(orders)
-        # Orders that put weight on the loss at which the tail was cut are of no use.
-        usable = max(2, int(np.argmax(np.append(scan[3], np.inf) > _LARGEST_WEIGHT_AT_CUT)))
-        self._orders, self._overview = orders[:usable], scan[:, :usable]
 
-    def log_moment(self, orders: FloatArray) -> FloatArray:
-        """Σ n_i ln E[e^{t L_i}] at every order t."""
-        result = np.zeros_like(orders)
-        for loss, log_mass, count in self._nodes:
-            exponent = np.multiply.outer(orders, loss) + log_mass
-            peak = exponent.max(axis=1)
-            exponent -= peak[:, None]
-            result += count * (peak + np.log(np.exp(exponent).sum(axis=1)))
-        return result
+def log_moment(nodes: Sequence[Node], orders: FloatArray) -> FloatArray:
+    """Σ n_i ln E[e^{t L_i}] at every order t."""
+    result = np.zeros_like(orders)
+    for loss, log_mass, count in nodes:
+        exponent = np.multiply.outer(orders, loss) + log_mass
+        peak = exponent.max(axis=1)
+        exponent -= peak[:, None]
+        result += count * (peak + np.log(np.exp(exponent).sum(axis=1)))
+    return result
 
-    def at_epsilon(self, epsilon: float) -> Target:
-        """Where to look for δ at this ε."""
-        tilt, (log_moment, own_epsilon, log_delta, _) = self._saddle(epsilon=epsilon)
-        # Off its own saddle only the Chernoff bound says something about δ.
-        if not abs(own_epsilon - epsilon) * tilt < 1:
-            log_delta = log_moment - epsilon * tilt + log_gap(tilt) - 3.0
-        return tilt, epsilon, min(float(log_delta), 0.0)
 
-    def at_delta(self, log_delta: float) -> Target:
-        """Where to look for ε at this δ."""
-        tilt, (log_moment, epsilon, own_log_delta, _) = self._saddle(log_delta=log_delta)
-        if not abs(own_log_delta - log_delta) < 1:
-            epsilon = (log_moment - log_delta + log_gap(tilt)) / tilt
-        if epsilon <= 0:
-            tilt, epsilon, _ = self.at_epsilon(0.0)
-        return tilt, float(epsilon), log_delta
+def at_epsilon(sketch: Sketch, epsilon: float) -> Target:
+    """Where to look for δ at this ε."""
+    tilt, (log_moment, own_epsilon, log_delta, _) = _saddle(sketch, epsilon=epsilon)
+    # Off its own saddle only the Chernoff bound says something about δ.
+    if not abs(own_epsilon - epsilon) * tilt < 1:
+        log_delta = log_moment - epsilon * tilt + log_gap(tilt) - 3.0
+    return tilt, epsilon, min(float(log_delta), 0.0)
 
-    def grid(self, target: Target, *, tolerance: float, least: float = 0.25) -> Grid:
-        """A grid on which ε is overstated by about ``tolerance``.
 
-        Relatively; an ε below ``least`` standard deviations of the tilted sum is treated as that.
-        """
-        tilt, epsilon, log_delta = target
-        tilted = [(loss, _tilted(loss, log_mass, tilt), n) for loss, log_mass, n in self._nodes]
-        variance = sum(n * float(w @ (loss - w @ loss) ** 2) for loss, w, n in tilted)
-        # a sketch may miss all but one node
-        deviation = max(math.sqrt(variance), 1e-6 / tilt)
-        allowed = 2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
-        step = _spacing(tilted, allowed)
-        # The variance is the whole effect of rounding only while e^{th} is close to 1 + th.
-        step = min(step, _LARGEST_TILTED_STEP / (1 + tilt))
-        low, length, high_order = self._window(target, deviation)
-        lowest = [self._lowest(node, tilt) for node in self._nodes]
-        widest = max(
-            float(loss.max()) - end for (loss, _, _), end in zip(self._nodes, lowest, strict=True)
-        )
-        return Grid(
-            tilt=tilt,
-            log_delta=log_delta,
-            step=max(step, max(length, widest) / _MOST_POINTS),
-            low=low,
-            length=length,
-            high_order=high_order,
-            lowest=tuple(lowest),
-        )
+def at_delta(sketch: Sketch, log_delta: float) -> Target:
+    """Where to look for ε at this δ."""
+    tilt, (log_moment, epsilon, own_log_delta, _) = _saddle(sketch, log_delta=log_delta)
+    if not abs(own_log_delta - log_delta) < 1:
+        epsilon = (log_moment - log_delta + log_gap(tilt)) / tilt
+    if epsilon <= 0:
+        tilt, epsilon, _ = at_epsilon(sketch, 0.0)
+    return tilt, float(epsilon), log_delta
 
-    def _saddle(
-        self, *, epsilon: float | None = None, log_delta: float = 0.0
-    ) -> tuple[float, FloatArray]:
-        """The order whose saddle has this ε, or this ln δ, or the last usable one; and its scan."""
 
-        def excess(scan: FloatArray) -> FloatArray:  # increasing in the order
-            return np.asarray(scan[1] - epsilon if epsilon is not None else log_delta - scan[2])
+def grid_for(sketch: Sketch, target: Target, *, tolerance: float, least: float = 0.25) -> Grid:
+    """A grid on which ε is overstated by about ``tolerance``.
 
-        orders, scan = self._orders, self._overview
-        for refine in (True, False):
-            values = excess(scan)
-            right = int(np.clip(np.searchsorted(values, 0.0), 1, orders.size - 1))
-            low, high = values[right - 1], values[right]
-            ends = orders[right - 1], orders[right]
-            if refine:
-                orders = np.geomspace(*ends, 8)
-                scan = self._scan(orders)
-        share = float(np.clip(-low / (high - low), 0.0, 1.0)) if high > low else 1.0
-        tilt = float(ends[0] ** (1 - share) * ends[1] ** share)
-        return tilt, self._scan(np.array([tilt]))[:, 0]
+    Relatively; an ε below ``least`` standard deviations of the tilted sum is treated as that.
+    """
+    (nodes, _, _), (tilt, epsilon, log_delta) = sketch, target
+    tilted = [(loss, _tilted(loss, log_mass, tilt), n) for loss, log_mass, n in nodes]
+    variance = sum(n * float(w @ (loss - w @ loss) ** 2) for loss, w, n in tilted)
+    # a sketch may miss all but one node
+    deviation = max(math.sqrt(variance), 1e-6 / tilt)
+    allowed = 2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
+    step = _spacing(tilted, allowed)
+    # The variance is the whole effect of rounding only while e^{th} is close to 1 + th.
+    step = min(step, _LARGEST_TILTED_STEP / (1 + tilt))
+    low, length, high_order = _window(nodes, target, deviation)
+    lowest = [_lowest(node, tilt) for node in nodes]
+    widest = max(float(loss.max()) - end for (loss, _, _), end in zip(nodes, lowest, strict=True))
+    return Grid(
+        tilt=tilt,
+        log_delta=log_delta,
+        step=max(step, max(length, widest) / _MOST_POINTS),
+        low=low,
+        length=length,
+        high_order=high_order,
+        lowest=tuple(lowest),
+    )
 
-    def _scan(self, orders: FloatArray) -> FloatArray:
-        """Saddle-point estimates: ln M at each order t, the ε whose saddle it is, and ln δ there.
 
-        The last row is the expected number of losses at the cut.
+def _saddle(
+    sketch: Sketch, *, epsilon: float | None = None, log_delta: float = 0.0
+) -> tuple[float, FloatArray]:
+    """The order whose saddle has this ε, or this ln δ, or the last usable one; and its scan."""
 
-        δ(ε) = 1/(2πi) ∫ M(t) e^{-εt} / (t (1+t)) dt along a line through the t at which the
-        integrand is stationary.
-        """
-        log_moment = np.zeros_like(orders)
-        mean = np.zeros_like(orders)
-        variance = 1 / orders**2 + 1 / (1 + orders) ** 2
-        at_cut = np.zeros_like(orders)
-        for loss, log_mass, count in self._nodes:
-            exponent = np.multiply.outer(orders, loss) + log_mass
-            peak = exponent.max(axis=1)
-            weights = np.exp(exponent - peak[:, None])
-            total = weights.sum(axis=1)
-            centre = weights @ loss / total
-            at_cut = np.maximum(at_cut, count * weights[:, -1] / total)
-            log_moment += count * (peak + np.log(total))
-            mean += count * centre
-            variance += count * np.maximum(weights @ loss**2 / total - centre**2, 0.0)
-        epsilon = mean - 1 / orders - 1 / (1 + orders)
-        log_delta = (
-            log_moment
-            - epsilon * orders
-            - np.log(orders * (1 + orders))
-            - 0.5 * np.log(2 * np.pi * variance)
-        )
-        return np.stack([log_moment, epsilon, np.minimum.accumulate(log_delta), at_cut])
+    def excess(scan: FloatArray) -> FloatArray:  # increasing in the order
+        return np.asarray(scan[1] - epsilon if epsilon is not None else log_delta - scan[2])
 
-    def _lowest(self, node: tuple[FloatArray, FloatArray, int], tilt: float) -> float:
-        """The loss up to which all smaller ones may be raised without a visible effect."""
-        loss, log_mass, count = node
-        exponent = tilt * loss + log_mass
-        log_moment = float(np.logaddexp.reduce(exponent))
-        order = np.argsort(loss, kind="stable")
-        with np.errstate(divide="ignore"):
-            log_below = np.log(np.cumsum(np.exp(log_mass[order])))
-        effect = log_below + tilt * loss[order] - log_moment + math.log(count)
-        visible = int(np.argmax(effect > math.log(NEGLIGIBLE)))
-        return float(loss[order][max(visible - 1, 0)])
+    nodes, orders, scan = sketch
+    for refine in (True, False):
+        values = excess(scan)
+        right = int(np.clip(np.searchsorted(values, 0.0), 1, orders.size - 1))
+        low, high = values[right - 1], values[right]
+        ends = orders[right - 1], orders[right]
+        if refine:
+            orders = np.geomspace(*ends, 8)
+            scan = _scan(nodes, orders)
+    share = float(np.clip(-low / (high - low), 0.0, 1.0)) if high > low else 1.0
+    tilt = float(ends[0] ** (1 - share) * ends[1] ** share)
+    return tilt, _scan(nodes, np.array([tilt]))[:, 0]
 
-    def _window(self, target: Target, deviation: float) -> tuple[float, float, float]:
-        """Start and length of the range that the transform has to cover, and its high order."""
-        tilt, epsilon, log_delta = target
-        margins = _MARGINS / deviation
-        # Below, the tilt itself makes the tail e^{tL}: orders between 0 and t see it.
-        margins_below = np.append(margins, tilt * np.array([0.25, 0.5, 0.75, 1.0]))
-        orders = np.concatenate([[tilt], tilt + margins, tilt - margins_below])
-        moments = self.log_moment(orders)
-        here, above, below = np.split(moments, [1, 1 + margins.size])
-        level = log_delta + math.log(NEGLIGIBLE)
-        highs = (above - level) / (tilt + margins)
-        best = int(np.argmin(highs))
-        # What lies outside wraps around, keeping its tilted weight: let that be little against δ.
-        lowest = max(epsilon - 4 / tilt, 0.0)
-        level = min(level - (here[0] - tilt * epsilon + log_gap(tilt)), math.log(NEGLIGIBLE))
-        tilted_low = float(((level + here[0] - below) / margins_below).max())
-        tilted_high = float(((above - here[0] - level) / margins).min())
-        low = min(tilted_low, lowest)
-        length = max(float(highs[best]) - low, tilted_high - lowest)
-        return low, length, float(tilt + margins[best])
+
+def _scan(nodes: Sequence[Node], orders: FloatArray) -> FloatArray:
+    """Saddle-point estimates: ln M at each order t, the ε whose saddle it is, and ln δ there.
+
+    The last row is the expected number of losses at the cut.
+
+    δ(ε) = 1/(2πi) ∫ M(t) e^{-εt} / (t (1+t)) dt along a line through the t at which the
+    integrand is stationary.
+    """
+    log_moment = np.zeros_like(orders)
+    mean = np.zeros_like(orders)
+    variance = 1 / orders**2 + 1 / (1 + orders) ** 2
+    at_cut = np.zeros_like(orders)
+    for loss, log_mass, count in nodes:
+        exponent = np.multiply.outer(orders, loss) + log_mass
+        peak = exponent.max(axis=1)
+        weights = np.exp(exponent - peak[:, None])
+        total = weights.sum(axis=1)
+        centre = weights @ loss / total
+        at_cut = np.maximum(at_cut, count * weights[:, -1] / total)
+        log_moment += count * (peak + np.log(total))
+        mean += count * centre
+        variance += count * np.maximum(weights @ loss**2 / total - centre**2, 0.0)
+    epsilon = mean - 1 / orders - 1 / (1 + orders)
+    log_delta = (
+        log_moment
+        - epsilon * orders
+        - np.log(orders * (1 + orders))
+        - 0.5 * np.log(2 * np.pi * variance)
+    )
+    return np.stack([log_moment, epsilon, np.minimum.accumulate(log_delta), at_cut])
+
+
+def _lowest(node: Node, tilt: float) -> float:
+    """The loss up to which all smaller ones may be raised without a visible effect."""
+    loss, log_mass, count = node
+    exponent = tilt * loss + log_mass
+    log_moment = float(np.logaddexp.reduce(exponent))
+    order = np.argsort(loss, kind="stable")
+    with np.errstate(divide="ignore"):
+        log_below = np.log(np.cumsum(np.exp(log_mass[order])))
+    effect = log_below + tilt * loss[order] - log_moment + math.log(count)
+    visible = int(np.argmax(effect > math.log(NEGLIGIBLE)))
+    return float(loss[order][max(visible - 1, 0)])
+
+
+def _window(nodes: Sequence[Node], target: Target, deviation: float) -> tuple[float, float, float]:
+    """Start and length of the range that the transform has to cover, and its high order."""
+    tilt, epsilon, log_delta = target
+    margins = _MARGINS / deviation
+    # Below, the tilt itself makes the tail e^{tL}: orders between 0 and t see it.
+    margins_below = np.append(margins, tilt * np.array([0.25, 0.5, 0.75, 1.0]))
+    orders = np.concatenate([[tilt], tilt + margins, tilt - margins_below])
+    moments = log_moment(nodes, orders)
+    here, above, below = np.split(moments, [1, 1 + margins.size])
+    level = log_delta + math.log(NEGLIGIBLE)
+    highs = (above - level) / (tilt + margins)
+    best = int(np.argmin(highs))
+    # What lies outside wraps around, keeping its tilted weight: let that be little against δ.
+    lowest = max(epsilon - 4 / tilt, 0.0)
+    level = min(level - (here[0] - tilt * epsilon + log_gap(tilt)), math.log(NEGLIGIBLE))
+    tilted_low = float(((level + here[0] - below) / margins_below).max())
+    tilted_high = float(((above - here[0] - level) / margins).min())
+    low = min(tilted_low, lowest)
+    length = max(float(highs[best]) - low, tilted_high - lowest)
+    return low, length, float(tilt + margins[best])
 
 
 def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> FloatArray:
@@ -649,9 +670,7 @@ def profile_epsilon(profile: Profile, delta: float) -> float | None:
     return max(0.0, loss + profile.slop)
 
 
-def grid_delta(
-    parts: Sequence[tuple[LossPair, int]], epsilon: float, *, tolerance: float = 1e-4
-) -> float:
+def grid_delta(parts: Parts, epsilon: float, *, tolerance: float = 1e-4) -> float:
     """Upper bound on δ at this ε of independent steps; one direction of neighbours.
 
     Args:
@@ -666,10 +685,10 @@ def grid_delta(
     """
     best, log_delta, largest_tilt = 1.0, _USUAL_LOG_DELTA, math.inf
     for _ in range(_ATTEMPTS):
-        sketch = Sketch(parts, log_delta)
-        tilt, epsilon, expected = sketch.at_epsilon(epsilon)
+        sketch = sketch_of(parts, log_delta)
+        tilt, epsilon, expected = at_epsilon(sketch, epsilon)
         tilt, expected = min(tilt, largest_tilt), min(expected, log_delta)
-        grid = sketch.grid((tilt, epsilon, expected), tolerance=tolerance)
+        grid = grid_for(sketch, (tilt, epsilon, expected), tolerance=tolerance)
         profile, chernoff = _bounds(parts, grid)
         found, rough = profile_delta(profile, epsilon), chernoff_delta(chernoff, epsilon)
         best = min(best, found, rough)
@@ -682,9 +701,7 @@ def grid_delta(
     return best
 
 
-def grid_epsilon(
-    parts: Sequence[tuple[LossPair, int]], delta: float, *, tolerance: float = 1e-4
-) -> float:
+def grid_epsilon(parts: Parts, delta: float, *, tolerance: float = 1e-4) -> float:
     """Upper bound on the smallest ε ≥ 0 at this δ, as :func:`grid_delta` is one on δ.
 
     Example:
@@ -693,11 +710,11 @@ def grid_epsilon(
         True
     """
     log_delta = math.log(delta)
-    sketch = Sketch(parts, log_delta)
-    tilt, expected, log_delta = sketch.at_delta(log_delta)
+    sketch = sketch_of(parts, log_delta)
+    tilt, expected, log_delta = at_delta(sketch, log_delta)
     best, least = math.inf, 0.25
     for _ in range(_ATTEMPTS):
-        grid = sketch.grid((tilt, expected, log_delta), tolerance=tolerance, least=least)
+        grid = grid_for(sketch, (tilt, expected, log_delta), tolerance=tolerance, least=least)
         profile, chernoff = _bounds(parts, grid)
         found = profile_epsilon(profile, delta)
         best = min(best, chernoff_epsilon(chernoff, delta), math.inf if found is None else found)
@@ -706,18 +723,18 @@ def grid_epsilon(
         if best == 0 or (near and not poor):
             break
         least = 0.025
-        tilt, expected = sketch.at_epsilon(expected / 2 if found is None else best)[:2]
+        tilt, expected = at_epsilon(sketch, expected / 2 if found is None else best)[:2]
         if poor:
             tilt = _MILD_TILT
     return best
 
 
-def _bounds(parts: Sequence[tuple[LossPair, int]], grid: Grid) -> tuple[Profile, Chernoff]:
+def _bounds(parts: Parts, grid: Grid) -> tuple[Profile, Chernoff]:
     """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
     total = sum(count for _, count in parts)
     tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
     steps = [
-        (pair.discretize(grid.step, tail=tail, lowest=lowest), count)
+        (on_grid(pair, grid.step, tail=tail, lowest=lowest), count)
         for (pair, count), lowest in zip(parts, grid.lowest, strict=True)
     ]
     infinity, slop = beyond_grid(steps)

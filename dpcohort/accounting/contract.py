@@ -32,6 +32,10 @@ Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
 AccountantName = Literal["tight", "paper"]
 Trust = Literal["local", "pooled"]
+#: What happens where the paper's noise does not certify.
+Guard = Literal["refuse", "lift"]
+#: Which expected noise a selection weighs.
+NoiseModel = Literal["exact", "paper"]
 
 _NATURAL_NEIGHBOURS: dict[str, Neighbours] = {"poisson": "zero-out", "fixed": "replace-one"}
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,14 +23,18 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import Contract, Neighbours, Sampler, promise_columns
+from dpcohort.accounting.contract import (
+    Contract,
+    Guard,
+    Neighbours,
+    Sampler,
+    promise_columns,
+)
 from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.progress import Progress, silent
-
-Guard = Literal["refuse", "lift"]
 
 #: The certificate rounds against us; where that alone breaks a promise, the noise is raised by
 #: this share, then by twice as much, and so on, until it certifies or has more than doubled.
@@ -262,11 +266,6 @@ def _broken(promises: _Promises, spent: FloatArray) -> BoolArray:
     return ~kept
 
 
-def _tight(promises: _Promises, contract: Contract) -> Any:
-    """The smallest noise that keeps them."""
-    return calibrate_noise(**promises, **contract.sampling)
-
-
 def _certified(
     promises: _Promises,
     noise_multiplier: FloatArray,
@@ -292,7 +291,7 @@ def _certified(
 def _certified_tight_noise(
     promises: _Promises, contract: Contract, progress: Progress = silent
 ) -> tuple[FloatArray, FloatArray]:
-    z = _tight(promises, contract)
+    z = calibrate_noise(**promises, **contract.sampling)
     spent = _certified(promises, z, contract, progress)
     for attempt in range(_RAISES):
         over = _broken(promises, spent)
@@ -483,23 +482,18 @@ def audit_paper_noise(
         array([ True, False])
     """
     contract = Contract.of("paper", sampler, neighbours)
-    declared, target, rate, count = np.atleast_1d(
-        *promise_columns(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=sampling_rate,
-            steps=float_array("steps", steps, at_least=1),
-        )
-    )
-    promises = {"epsilon": declared, "delta": target, "sampling_rate": rate, "steps": count}
-    paper, tight = paper_noise_multiplier(**promises), _tight(promises, contract)
+    given: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": sampling_rate}
+    given["steps"] = float_array("steps", steps, at_least=1)
+    promises: _Promises = dict(zip(given, np.atleast_1d(*promise_columns(**given)), strict=True))
+    paper = paper_noise_multiplier(**promises)
+    tight = calibrate_noise(**promises, **contract.sampling)
     certified = _certified(promises, paper, contract)
     return PaperAudit(
         **contract.sampling,
-        declared_epsilon=declared.copy(),
+        declared_epsilon=promises["epsilon"].copy(),
         paper_noise_multiplier=paper,
         certified_epsilon=certified,
         tight_noise_multiplier=tight,
         wasted_variance=(paper / tight) ** 2,
-        holds=certified <= declared,
+        holds=certified <= promises["epsilon"],
     )

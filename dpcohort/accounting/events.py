@@ -36,11 +36,15 @@ from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.composition import (
     TINY_RATE,
     LossPair,
-    Sketch,
+    Parts,
+    at_delta,
+    distance_of,
     grid_delta,
     grid_epsilon,
+    grid_for,
     largest_sum,
     pairs_of_step,
+    sketch_of,
 )
 from dpcohort.accounting.contract import (
     MOST_STEPS,
@@ -259,14 +263,11 @@ def calibrate_remaining(
             f"{history.epsilon(delta):.6g} of {epsilon:g} at delta = {delta:g}, and even at noise "
             f"multiplier {largest:g} only {fit} steps still fit."
         )
-    return math.exp(_smallest_root(excess, math.log(largest)))
-
-
-def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
-    """Where a decreasing function becomes ≤ 0, from the right, to ``_NOISE_ACCURACY``."""
-    high = min(0.0, largest)
-    while high < largest and excess(high) > 0:
-        high = min(high + 1.5, largest)
+    # Where the excess, which falls, becomes ≤ 0, from the right.
+    most = math.log(largest)
+    high = min(0.0, most)
+    while high < most and excess(high) > 0:
+        high = min(high + 1.5, most)
     low = high - 1.5
     while excess(low) <= 0:
         low, high = low - 1.5, low
@@ -276,7 +277,7 @@ def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
     margin = _NOISE_ACCURACY
     while excess(root) > 0:
         root, margin = min(root + margin, high), 2 * margin
-    return root
+    return math.exp(root)
 
 
 def affordable_steps(
@@ -314,16 +315,11 @@ def affordable_steps(
     epsilon = number("epsilon", epsilon, above=0)
     delta = number("delta", delta, above=0, below=1)
     at_most = whole_number("at_most", at_most, at_least=0, at_most=_MOST_FURTHER_STEPS)
+    each: Any = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate}
+    each |= {"sampler": sampler, "neighbours": neighbours}
 
     def fits(steps: int) -> bool:
-        more = Event(
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            steps=steps,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
-        return history.append(more).delta(epsilon) <= delta
+        return history.append(Event(steps=steps, **each)).delta(epsilon) <= delta
 
     if not fits(0):
         return 0
@@ -335,9 +331,6 @@ def affordable_steps(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
-
-
-_Parts = Sequence[tuple[LossPair, int]]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -362,7 +355,7 @@ def composed_delta(
             return 0.0
         return gaussian_delta(epsilon=epsilon, mu=case) if case < math.inf else 1.0
 
-    def value(parts: _Parts, trial: float) -> float:
+    def value(parts: Parts, trial: float) -> float:
         if not _is_tiny(parts):
             return grid_delta(parts, epsilon, tolerance=trial)
         from dpcohort.accounting.rare_losses import rare_delta  # few plans have such rates
@@ -389,7 +382,7 @@ def composed_epsilon(
     if _plain_delta(case) <= delta:
         return 0.0
 
-    def value(parts: _Parts, trial: float) -> float:
+    def value(parts: Parts, trial: float) -> float:
         if not _is_tiny(parts):
             return grid_epsilon(parts, delta, tolerance=trial)
         from dpcohort.accounting.rare_losses import rare_epsilon  # few plans have such rates
@@ -399,14 +392,14 @@ def composed_epsilon(
     return _worst(case, tolerance, value, lambda worst: (worst, delta))
 
 
-def _is_tiny(parts: _Parts) -> bool:
+def _is_tiny(parts: Parts) -> bool:
     return max(pair.rate for pair, _ in parts) < TINY_RATE
 
 
 def _worst(
-    directions: Sequence[_Parts],
+    directions: Sequence[Parts],
     tolerance: float,
-    value: Callable[[_Parts, float], float],
+    value: Callable[[Parts, float], float],
     promise: Callable[[float], tuple[float, float]],
 ) -> float:
     """The value in the worse direction of neighbours.
@@ -439,10 +432,10 @@ def _worst(
     return worst
 
 
-def _plain_delta(directions: Sequence[_Parts]) -> float:
+def _plain_delta(directions: Sequence[Parts]) -> float:
     """δ(0) by adding up: one step is (0, δ₁)-DP with δ₁ the distance of its pair."""
     return max(
-        -math.expm1(sum(n * math.log1p(-min(pair.distance, _ALMOST_ONE)) for pair, n in parts))
+        -math.expm1(sum(n * math.log1p(-min(distance_of(pair), _ALMOST_ONE)) for pair, n in parts))
         for parts in directions
     )
 
@@ -499,17 +492,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
     from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
 
-    root = float(
-        brentq(
-            lambda epsilon: gaussian_delta(epsilon=epsilon, mu=mu) - delta,
-            0.0,
-            high,
-            xtol=1e-12 * high,
-            rtol=1e-14,
-        )
-    )
+    def excess(epsilon: float) -> float:
+        return float(gaussian_delta(epsilon=epsilon, mu=mu)) - delta
+
     margin = 1e-12 * high
-    while gaussian_delta(epsilon=root, mu=mu) > delta:
+    root = float(brentq(excess, 0.0, high, xtol=margin, rtol=1e-14))
+    while excess(root) > 0:
         root += margin
         margin *= 2
     return root
@@ -649,12 +637,13 @@ def _certified(
             allowed="'auto' or 'pld' when sampler = 'fixed'",
             next_step="dp-accounting has no tight bound for batches of fixed size.",
         )
-    noise, rate, steps = spent_by
+    sampling: Any = {"sampler": sampler, "neighbours": relation}
+    noise, rate, count = spent_by
     columns = broadcast_fields(
         **asked,
         noise_multiplier=float_array("noise_multiplier", noise, at_least=0, allow_infinite=True),
         sampling_rate=float_array("sampling_rate", rate, above=0, at_most=1),
-        steps=whole_steps(steps),
+        steps=whole_steps(count),
     )
 
     @cache
@@ -663,14 +652,8 @@ def _certified(
             return 0.0
         if z == 0:
             return without_noise
-        event = Event(
-            noise_multiplier=z,
-            sampling_rate=r,
-            steps=int(count),
-            sampler="fixed" if sampler == "fixed" else "poisson",
-            neighbours=relation,
-        )
-        return answer(event, target)
+        steps = Event(noise_multiplier=z, sampling_rate=r, steps=int(count), **sampling)
+        return answer(steps, target)
 
     rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
     found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
@@ -717,8 +700,8 @@ def _spacing(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
     for event in events:
         z, rate, relation = event.noise_multiplier, event.sampling_rate, event.neighbours
         parts.append((pairs_of_step(z, rate, "poisson", relation)[0], event.steps))
-    sketch = Sketch(parts, math.log(delta))
-    grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
+    sketch = sketch_of(parts, math.log(delta))
+    grid = grid_for(sketch, at_delta(sketch, math.log(delta)), tolerance=TOLERANCE)
     return grid.step, grid.length / _MOST_POINTS
 
 

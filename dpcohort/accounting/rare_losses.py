@@ -42,6 +42,7 @@ from dpcohort.accounting.composition import (
     GridLoss,
     GridSteps,
     LossPair,
+    Parts,
     Profile,
     beyond_grid,
     chernoff_delta,
@@ -50,10 +51,13 @@ from dpcohort.accounting.composition import (
     grid_delta,
     grid_epsilon,
     largest_sum,
+    loss_at,
     masses_between,
+    output_at,
     profile_delta,
     profile_epsilon,
     profile_of_law,
+    sketched,
     tilt_steps,
 )
 
@@ -206,7 +210,7 @@ def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
     total = sum(count for _, count in parts)
     tail = max(_NEGLIGIBLE * delta / total, SMALLEST_TAIL)
     nodes = [
-        (*pair.sketch(tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
+        (*sketched(pair, tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
         for pair, count in parts
     ]
     return (
@@ -235,8 +239,6 @@ def first_epsilon(parts: Parts, delta: float) -> float:
 
 ComplexArray = NDArray[np.complex128]
 
-#: The distinct steps and how often each is taken.
-Parts = Sequence[tuple[LossPair, int]]
 #: Of outputs of a step: its two ends.
 Interval = tuple[float, float]
 
@@ -578,7 +580,7 @@ def level_of(
     """
     outer = -math.inf, math.inf
     if bound < math.inf:
-        low, high = pair.output(np.array([-bound, bound])).tolist()
+        low, high = output_at(pair, np.array([-bound, bound])).tolist()
         outer = low, high
     if inside is not None:
         outer = min(outer[0], inside[0]), max(outer[1], inside[1])
@@ -588,14 +590,15 @@ def level_of(
         pieces = [outer]
     else:
         pieces = [(outer[0], inside[0]), (inside[1], outer[1])]
-    origin = 0.0 if inside is None else _log_ratio(pair, inside)
+    p, q = (0.0, 0.0) if inside is None else _outside(pair, inside)
+    origin = math.log1p(-p) - math.log1p(-q)  # the loss of "the output lies inside"
     parts = [
         _piece(pair, piece, step, origin, lowest, top) for piece in pieces if piece[0] < piece[1]
     ]
     grid = _joined(parts, lowest=math.floor(lowest / step))
     middle = -grid.first
     if inside is not None:
-        grid.mass[middle] += 1 - _outside(pair, inside)[0]
+        grid.mass[middle] += 1 - p
     elif pair.kind == "fixed":
         grid.mass[middle] += (1 - pair.rate) * (2 * float(ndtr(pair.shift / 2)) - 1)
     share = 1 - _outside(pair, outer)[0]
@@ -608,14 +611,14 @@ def _piece(
 ) -> GridLoss:
     """The losses of the outputs in an interval, less ``origin``, on the grid."""
     left, right = piece
-    least, most = pair.loss(np.array(piece)).tolist()
+    least, most = loss_at(pair, np.array(piece)).tolist()
     high = min(most, top) - origin
     low = min(max(least, lowest) - origin, high - step)
     first, last = math.floor(low / step), math.ceil(high / step)
     if pair.kind == "fixed":
         first = max(first, 0)
     losses = origin + step * np.arange(first, last + 1, dtype=np.float64)
-    x = np.clip(pair.output(losses), left, right)
+    x = np.clip(output_at(pair, losses), left, right)
     if left > -math.inf:
         x[0] = left
     if right < math.inf:
@@ -644,12 +647,6 @@ def _outside(pair: LossPair, interval: Interval) -> tuple[float, float]:
     p = base if pair.kind == "add" else (1 - pair.rate) * base + pair.rate * up
     q = base if pair.kind == "remove" else (1 - pair.rate) * base + pair.rate * down
     return p, q
-
-
-def _log_ratio(pair: LossPair, interval: Interval) -> float:
-    """Logarithm of P/Q of an interval of outputs."""
-    p, q = _outside(pair, interval)
-    return math.log1p(-p) - math.log1p(-q)
 
 
 def _joined(parts: list[GridLoss], *, lowest: int) -> GridLoss:

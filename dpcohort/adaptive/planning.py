@@ -24,8 +24,8 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise, noise_after
+from dpcohort.accounting.contract import Contract, Guard
+from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
 from dpcohort.accounting.events import Event, History
 from dpcohort.accounting.pooled import adaptive_under_pooled_trust
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
@@ -33,7 +33,7 @@ from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Adaptive, Plan
-from dpcohort.plugins import REGISTRIES, naming_the_rule
+from dpcohort.plugins import check_members, make_rule, naming_the_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Schedule
 from dpcohort.selection import Selection
@@ -94,9 +94,9 @@ def make_adaptive_plan(
     choice("reports", reports, get_args(ReportMode))
     chosen: AdaptiveRule
     if isinstance(rule, str):
-        chosen = REGISTRIES["adaptive"].make(rule, dict(rule_settings or {}))
+        chosen = make_rule("adaptive", rule, dict(rule_settings or {}))
     else:
-        REGISTRIES["adaptive"].check_members(rule, rule)
+        check_members("adaptive", rule, rule)
         chosen = rule
     if contract.is_pooled:
         raise adaptive_under_pooled_trust(chosen.name)
@@ -129,7 +129,9 @@ def make_adaptive_plan(
         training=training,
         contract=contract,
         before=tuple(before),
-        selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
+        selection=Selection(
+            rule=chosen.name, unbiased=population.unbiased, settings=_settings(chosen)
+        ),
         schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
         noise_multipliers=noise,
         certified_epsilon=certified,

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array, number
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES, full_name, is_foreign, naming_the_rule
+from dpcohort.plugins import FILLED, full_name, is_foreign, make_rule, naming_the_rule, settings_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -537,8 +537,6 @@ class ImportanceCompensated:
         return None
 
 
-_REGISTRY = REGISTRIES["aggregation"]
-
 #: The settings that a plan fills in, by their name in the rules.
 _FROM_PLAN: dict[str, Callable[[Plan], object]] = {
     "sizes": lambda plan: plan.population.sizes,
@@ -569,9 +567,9 @@ def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
         >>> for_plan("size-weighted", make_plan(clients, training, seed=1)).sizes
         array([300., 100.])
     """
-    needed = set(_REGISTRY.settings_of(name)) & _REGISTRY.filled
+    needed = set(settings_of("aggregation", name)) & FILLED["aggregation"]
     known = {field: plan_column(field, plan) for field in needed}
-    made: AggregationRule = _REGISTRY.make(name, {**known, **settings})
+    made: AggregationRule = make_rule("aggregation", name, {**known, **settings})
     return made
 
 

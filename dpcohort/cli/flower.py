@@ -23,6 +23,7 @@ from dpcohort.cli.terminal import (
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
+from dpcohort.text_files import is_table
 
 flower = typer.Typer(
     no_args_is_help=True,
@@ -286,7 +287,7 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     section = data_section(config)
     rule, rule_settings = config.aggregation
     table = None
-    if section.is_table:
+    if is_table(section.name):
         table = TableTerms(
             client="-",  # each client's terms say its own
             columns=seen_columns(config),

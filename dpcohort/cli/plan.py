@@ -347,11 +347,10 @@ def _key(setting: str) -> str:
         InputError: no plan depends on it, or there is no such setting.
     """
     from dpcohort.config.schema import ConfigFile, known_keys
-    from dpcohort.plugins import REGISTRIES
+    from dpcohort.plugins import RULES, settings_of
 
     known = known_keys(ConfigFile)
-    rules = REGISTRIES["selection"]
-    own = dict.fromkeys(s for name in rules.built_in for s in rules.settings_of(name))
+    own = dict.fromkeys(s for name in RULES["selection"] for s in settings_of("selection", name))
     ordered = (*_PLANNED, *_COUNTED)  # of equal names the first
     bare = {
         **{key: f"{section}.{key}" for section in reversed(ordered) for key in known[section]},

@@ -19,7 +19,16 @@ from dpcohort.cli.terminal import (
     say,
 )
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES, is_named_function, named_function
+from dpcohort.plugins import (
+    RULES,
+    announced,
+    find_rule,
+    is_named_function,
+    named_function,
+    overshadowed,
+    rule_card,
+    rule_names,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,10 +54,10 @@ def rules(
     as_json: JsonOption = False,
 ) -> None:
     """List all rules: what each needs, what it leaks, where it comes from."""
-    if which is not None and which not in REGISTRIES:
+    if which is not None and which not in RULES:
         _tell_about(which, as_json=as_json)
         return
-    cards = {kind: _cards(kind) for kind in ([which] if which else REGISTRIES)}
+    cards = {kind: _cards(kind) for kind in ([which] if which else RULES)}
     if as_json:
         print_json(cards)
         return
@@ -66,7 +75,7 @@ def rules_table(cards: list[dict[str, Any]]) -> Table:
     """One line a rule, where the terminal is wide enough.
 
     Example:
-        >>> rules_table([REGISTRIES["selection"].card("uniform")]).row_count
+        >>> rules_table([rule_card("selection", "uniform")]).row_count
         1
     """
     from rich.text import Text
@@ -81,26 +90,26 @@ def rules_table(cards: list[dict[str, Any]]) -> Table:
 
 def _cards(kind: str) -> list[dict[str, Any]]:
     found = []
-    for name in REGISTRIES[kind].overshadowed:
-        print_note(REGISTRIES[kind].about_overshadowed(name))
-    for name in REGISTRIES[kind].names:
+    for words in overshadowed(kind).values():
+        print_note(words)
+    for name in rule_names(kind):
         try:
-            found.append(REGISTRIES[kind].card(name))
+            found.append(rule_card(kind, name))
         except InputError as error:  # of another package; the others are listed
             print_error(str(error))
     return found
 
 
 def _tell_about(name: str, *, as_json: bool) -> None:
-    registry = REGISTRIES[_kind_of(name)]
-    card = registry.card(name)
-    for other in REGISTRIES.values():
-        if name in other.overshadowed:
-            print_note(other.about_overshadowed(name))
+    kind = _kind_of(name)
+    card = rule_card(kind, name)
+    for other in RULES:
+        if name in (told := overshadowed(other)):
+            print_note(told[name])
     if as_json:
         print_json(card)
         return
-    text = inspect.getdoc(registry.find(name)) or card["summary"]
+    text = inspect.getdoc(find_rule(kind, name)) or card["summary"]
     console.print("{name} ({kind}, {home})\n".format(**card))
     say(text.split("\nExample:")[0].rstrip())
     say("\nneeds      {needs}\nleaks      {leaks}\nreference  {reference}".format(**card))
@@ -109,10 +118,10 @@ def _tell_about(name: str, *, as_json: bool) -> None:
 def _kind_of(name: str) -> str:
     """The kind of a rule by its name; of a class of one's own by the method that makes it one."""
     if not is_named_function(name):
-        own = {known: r.kind for r in REGISTRIES.values() for known in r.built_in}
-        announced = {known: r.kind for r in REGISTRIES.values() for known in r.announced}
-        homes = announced | own  # a name of this package means its own rule
-        return homes[choice("rule", name, [*REGISTRIES, *own, *announced])]
+        own = {known: kind for kind, places in RULES.items() for known in places}
+        others = {known: kind for kind in RULES for known in announced(kind)}
+        homes = others | own  # a name of this package means its own rule
+        return homes[choice("rule", name, [*RULES, *own, *others])]
     rule = named_function("rule", name, kind="class", example="my_project.rules:MyRule")
     for method, kind in _MAKES_ONE.items():
         if hasattr(rule, method):

@@ -34,7 +34,7 @@ from dpcohort.cli.terminal import (
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
-from dpcohort.text_files import number_in
+from dpcohort.text_files import is_table, number_in
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
@@ -73,7 +73,7 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented config: an example, or for a table of yours."""
-    if example.lower().endswith((".csv", ".tsv", ".parquet")):
+    if is_table(example):
         source = Path(example)
         kind: Any = {"task": task, "public": public}
         text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
@@ -486,7 +486,7 @@ def bounds(
 
     read = load_config(config).with_overrides(changes or [])
     section = data_section(read)
-    if not section.is_table or section.client is None:
+    if not is_table(section.name) or section.client is None:
         raise InputError.because(
             "bounds are estimated for a table whose column data.client says who pays for them."
         )

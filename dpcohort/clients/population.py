@@ -550,7 +550,8 @@ def _parse(
 def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
     """The cells as floats, empty ones as NaN, and the first row that is not a number."""
     text = "".join(cells)
-    if _is_plain(text):
+    # Python's reading of a number is what a person sees: no 1_000, no other digits.
+    if text.isascii() and "_" not in text:
         try:
             values = np.array([float(cell) if cell else np.nan for cell in cells])
         except ValueError:
@@ -566,11 +567,6 @@ def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
                 return values, row
             values[row] = found
     return values, None
-
-
-def _is_plain(text: str) -> bool:
-    """Whether Python's reading of a number is what a person sees: no 1_000, no other digits."""
-    return text.isascii() and "_" not in text
 
 
 def _truths(cells: Sequence[str]) -> tuple[BoolArray, int | None]:
@@ -994,11 +990,10 @@ class Population:
         row = self.index_of(client_id)
         if not isinstance(budget, Budget | Public):
             raise InputError("budget", given=budget, allowed="a Budget, or PUBLIC")
-        private = budget if isinstance(budget, Budget) else None
         epsilon, delta, public = self.epsilon.copy(), self.delta.copy(), self.public.copy()
-        epsilon[row] = np.nan if private is None else private.epsilon
-        delta[row] = np.nan if private is None else private.delta
-        public[row] = private is None
+        epsilon[row] = budget.epsilon if isinstance(budget, Budget) else np.nan
+        delta[row] = budget.delta if isinstance(budget, Budget) else np.nan
+        public[row] = budget is PUBLIC
         return replace(self, epsilon=epsilon, delta=delta, public=public)
 
     def with_scaled_budgets(self, epsilon: ArrayLike, delta: ArrayLike = 1.0) -> Population:

@@ -17,7 +17,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dpcohort._validate import choice, did_you_mean, number, whole_number
-from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler, Trust
+from dpcohort.accounting.contract import (
+    AccountantName,
+    Guard,
+    Neighbours,
+    NoiseModel,
+    Sampler,
+    Trust,
+)
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
@@ -30,14 +37,11 @@ from dpcohort.clients.distributions import (
 from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import check_settings, find_rule, settings_of
+from dpcohort.schedule import Draws
 from dpcohort.tasks import Task, TaskKind
+from dpcohort.text_files import is_table
 from dpcohort.training import LARGEST_STEP, EngineName, Training
-
-NoiseModel = Literal["exact", "paper"]
-Guard = Literal["refuse", "lift"]
-Draws = Literal["systematic", "independent"]
-
 
 #: Of drawn clients that need no privacy: what training without any would give.
 ALL_PUBLIC = "public"
@@ -132,11 +136,6 @@ class DataSection(Section):
     labels: list[Any] = Field(default_factory=list)
     test_share: float = 0.2
     test_public: bool = False
-
-    @property
-    def is_table(self) -> bool:
-        """Whether the data are a table."""
-        return self.name.lower().endswith((".csv", ".tsv", ".parquet"))
 
 
 class TaskSection(Section):
@@ -414,12 +413,11 @@ _STEP_KEYS = {
 }
 
 
-def check_data(section: DataSection) -> DataSection:
-    """The section, if its values go together.
+def check_data(section: DataSection) -> None:
+    """Refuse values that do not go together.
 
     Example:
-        >>> check_data(DataSection(partition="dirichlet", alpha=0.3)).alpha
-        0.3
+        >>> check_data(DataSection(partition="dirichlet", alpha=0.3))
     """
     number("similarity", section.similarity, at_least=0, at_most=100)
     number("public_share", section.public_share, at_least=0, below=1)
@@ -438,24 +436,22 @@ def check_data(section: DataSection) -> DataSection:
     if section.estimated_bounds is not None and section.client is None:
         words = "needs client: the column that says whose record it is, and so who paid."
         raise InputError.about("estimated_bounds", words)
-    if section.is_table and section.label is None:
+    if is_table(section.name) and section.label is None:
         raise InputError.about("label", "is missing: the column of the table to be predicted.")
     for key in _TABLE_KEYS:
-        if key in section.model_fields_set and not section.is_table:
+        if key in section.model_fields_set and not is_table(section.name):
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))
     if "similarity" in section.model_fields_set and section.partition != "paper":
         words = 'goes with partition = "paper", and only with it. '
         raise InputError.about("similarity", words + _REMOVE.format("similarity"))
-    return section
 
 
-def check_task(section: TaskSection) -> TaskSection:
-    """The section, if its values go together as far as that is known without the data.
+def check_task(section: TaskSection) -> None:
+    """Refuse values that do not go together, as far as that is known without the data.
 
     Example:
-        >>> check_task(TaskSection(kind="regression", bounds=[0.0, 30.0])).bounds
-        [0.0, 30.0]
+        >>> check_task(TaskSection(kind="regression", bounds=[0.0, 30.0]))
     """
     given = section.model_dump(exclude_none=True)
     bounds = given.get("bounds")
@@ -470,15 +466,13 @@ def check_task(section: TaskSection) -> TaskSection:
         if key in given and section.loss is not None and section.loss not in losses:
             words = f'goes with loss = "{losses[0]}", and only with it. Remove it.'
             raise InputError.about(key, words)
-    return section
 
 
-def check_tuning(section: TuningSection) -> TuningSection:
-    """The section, if its values go together.
+def check_tuning(section: TuningSection) -> None:
+    """Refuse values that do not go together.
 
     Example:
-        >>> check_tuning(TuningSection(source="charged", share=0.5)).share
-        0.5
+        >>> check_tuning(TuningSection(source="charged", share=0.5))
     """
     charged = section.source == "charged"
     for key in ("private", "id", "budgets", "share"):
@@ -489,11 +483,10 @@ def check_tuning(section: TuningSection) -> TuningSection:
         raise InputError.about("share", words)
     if section.share is not None:
         number("share", section.share, above=0, below=1)
-    return section
 
 
-def check_optimiser(section: OptimiserSection) -> OptimiserSection:
-    """The section, if its values go together."""
+def check_optimiser(section: OptimiserSection) -> None:
+    """Refuse values that do not go together."""
     wanted = _STEP_KEYS[section.step]
     for keys in _STEP_KEYS.values():
         for key in keys:
@@ -511,7 +504,6 @@ def check_optimiser(section: OptimiserSection) -> OptimiserSection:
     number("server_momentum", section.server_momentum, at_least=0, below=1)
     if section.average_decay is not None:
         number("average_decay", section.average_decay, at_least=0, below=1)
-    return section
 
 
 def check_counts(section: RunSection | ScheduleSection) -> None:
@@ -522,12 +514,11 @@ def check_counts(section: RunSection | ScheduleSection) -> None:
             whole_number(key, value, at_least=least)
 
 
-def check_personal(section: PersonalSection) -> PersonalSection:
-    """The section, if its numbers can be used.
+def check_personal(section: PersonalSection) -> None:
+    """Refuse numbers that cannot be used.
 
     Example:
-        >>> check_personal(PersonalSection(pull=0.1)).pull
-        0.1
+        >>> check_personal(PersonalSection(pull=0.1))
     """
     whole_number("steps", section.steps, at_least=1, at_most=MOST_PERSONAL_STEPS)
     given = section.pull
@@ -535,7 +526,6 @@ def check_personal(section: PersonalSection) -> PersonalSection:
     if given != "auto" and not (is_number and given >= 0):
         allowed = '"auto", or a number from 0 (not held at all) to inf (the common model itself)'
         raise InputError("pull", given=given, allowed=allowed)
-    return section
 
 
 #: The checks of tables, by name; planning has its own for the others.
@@ -620,12 +610,12 @@ def split_report_settings(
         >>> split_report_settings("power-of-choice", {"d": 6, "report_share": 0.2})
         ({'d': 6}, {'report_share': 0.2})
     """
-    known = REGISTRIES["adaptive"].settings_of(rule)
+    known = settings_of("adaptive", rule)
     own = {key: value for key, value in settings.items() if key not in _CHECKS or key in known}
     about = {key: value for key, value in settings.items() if key not in own}
     for key, value in about.items():
         _CHECKS[key](key, value)
-    asks = getattr(REGISTRIES["adaptive"].find(rule), "statistic", None) is not None
+    asks = getattr(find_rule("adaptive", rule), "statistic", None) is not None
     for key in about:
         if not asks and key != "participation_cap":
             words = f"says nothing: the rule {rule} asks for no reports. Remove it."
@@ -642,11 +632,11 @@ def check_rule(kind: str, section: RuleSection) -> None:
         kind: ``selection`` or ``aggregation``; a plan fills in sizes, budgets and probabilities.
         section: the rule and its settings.
     """
-    registry, settings = REGISTRIES[kind], section.model_extra or {}
-    registry.find(section.rule, field="rule")
-    known = registry.settings_of(section.rule)
+    settings = section.model_extra or {}
+    find_rule(kind, section.rule, field="rule")
+    known = settings_of(kind, section.rule)
     _refuse_unknown(section.rule, settings, known, [*known, *type(section).model_fields])
-    registry.check(section.rule, settings)
+    check_settings(kind, section.rule, settings)
 
 
 def _refuse_unknown(

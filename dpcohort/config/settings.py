@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpcohort._validate import choice, did_you_mean
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.pooled import (
     adaptive_under_pooled_trust,
     refuse_unpoolable,
@@ -36,24 +36,22 @@ from dpcohort.accounting.pooled import (
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.plugins import REGISTRIES, kind_of_rule
-from dpcohort.text_files import parse_toml, read_utf8, toml_text
+from dpcohort.plugins import check_settings, kind_of_rule
+from dpcohort.text_files import parse_toml, read_utf8, toml_text, toml_value
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
     from dpcohort.config.schema import (
         ConfigFile,
         DataSection,
-        Draws,
-        Guard,
         ModelSection,
-        NoiseModel,
         OptimiserSection,
         PersonalSection,
         RunSection,
         SelectionSection,
         TaskSection,
     )
+    from dpcohort.schedule import Draws
 
 
 #: Where a key stands: names of tables and keys, and positions in lists of tables.
@@ -293,11 +291,6 @@ class Config:
         """Where the settings came from, as ``dpcohort tune`` wrote it; None if it did not."""
         written = self.values.get("tuning")
         return dict(written) if isinstance(written, dict) else None
-
-    @property
-    def selection(self) -> tuple[str, dict[str, Any]]:
-        """The selection rule and its settings."""
-        return self.rule, dict(self.rule_settings)
 
     @property
     def is_adaptive(self) -> bool:
@@ -589,7 +582,7 @@ def _selection_settings(section: SelectionSection) -> tuple[dict[str, Any], dict
         check_rule("selection", section)
         return settings, {}
     own, about = split_report_settings(section.rule, settings)
-    REGISTRIES["adaptive"].check(section.rule, own)
+    check_settings("adaptive", section.rule, own)
     return own, about
 
 
@@ -777,20 +770,16 @@ def _at(values: Mapping[str, Any], place: Where) -> Any:
     return found
 
 
-def _toml_of(value: Any) -> str:
-    return toml_text({"v": value}).removeprefix("v = ").rstrip("\n")
-
-
 def _replaced(line: str, new: Any, old: Any, note: str) -> str:
     found = _LINE.match(line)
     if found is None:
         return line
     comment = (found["note"] or "#").rstrip()
-    was = "" if old is None else f"was {_toml_of(old)}"
+    was = "" if old is None else f"was {toml_value(old)}"
     said = "; ".join(words for words in (note, was) if words)
     if said:
         comment = f"# {said}" if comment == "#" else f"{comment} ({said})"
-    start = f"{found['head']}{_toml_of(new)}"
+    start = f"{found['head']}{toml_value(new)}"
     width = max(len(start) + 2, len(found["head"] + found["value"] + found["gap"]))
     return f"{start:<{width}}{comment}" if comment != "#" else start
 
@@ -813,7 +802,7 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
             if where[:-1] == place[:-1] and line and not lines[line - 1].lstrip().startswith("[")
         ]
         end = _value_end(lines, max([*keys, header or 0]))
-    made = f"{key} = {_toml_of(new)}"
+    made = f"{key} = {toml_value(new)}"
     lines.insert(end, f"{made:<{_COLUMN}}# {note}" if note else made)
 
 

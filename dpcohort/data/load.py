@@ -38,9 +38,10 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort.data.arrays import ARRAY_NAMES, dataset_from_mapping, load_arrays
 from dpcohort.data.dataset import Dataset, Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
-from dpcohort.data.tables import TABLE_ENDINGS, TableColumns, read_table, table_dataset
+from dpcohort.data.tables import TableColumns, read_table, table_dataset
 from dpcohort.errors import DataMissingError, DpcohortError, FileFormatError, InputError
 from dpcohort.plugins import is_named_function, named_function
+from dpcohort.text_files import is_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +255,7 @@ def load_dataset(name_or_path: str | Path, *, data_dir: str | Path | None = None
         return _load_heart_disease()
     if text in SOURCES:
         return _load_source(SOURCES[text], data_dir)
-    if text.lower().endswith(TABLE_ENDINGS):
+    if is_table(text):
         raise InputError.because(
             f"{text} is a table, and a name says nothing of its columns. Write a configuration for "
             f"it (dpcohort new my.toml --from {text} --label COLUMN), or in Python: "

@@ -35,8 +35,6 @@ from dpcohort.plain_text import one_line
 from dpcohort.tasks import Task
 from dpcohort.text_files import number_in, read_utf8
 
-#: How the name of a table's file ends.
-TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
 #: Words that stand for a missing cell, in any case.
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
 

@@ -22,7 +22,7 @@ from dpcohort.data import Dataset
 from dpcohort.engine import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.metrics import check_together
-from dpcohort.plugins import REGISTRIES, is_named_function
+from dpcohort.plugins import is_named_function, rule_names
 from dpcohort.runs import (
     Interval,
     Job,
@@ -87,7 +87,7 @@ def chosen_rules(section: str, text: str) -> list[RuleChoice]:
         dpcohort.errors.InputError: aggregation = 'meen' is not allowed: ... Did you mean 'mean'?
     """
     kinds = ["selection", "adaptive"] if section == "selection" else ["aggregation"]
-    known = [name for kind in kinds for name in REGISTRIES[kind].names]
+    known = [name for kind in kinds for name in rule_names(kind)]
     if text.strip() == "all":
         return [RuleChoice(section=section, name=name, label=name, asked=False) for name in known]
     if not text.strip() or _CHOICE.sub("", text).strip():

@@ -23,11 +23,11 @@ from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plan import Plan, make_plan
-from dpcohort.plugins import REGISTRIES, full_name
+from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.tasks import refined_task
-from dpcohort.text_files import toml_text
+from dpcohort.text_files import is_table, toml_text
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
 
     section = data_section(config)
     name = section.name
-    if section.is_table:
+    if is_table(section.name):
         return _table_data(config, section, clients)
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
@@ -242,7 +242,7 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
         650
     """
     stated = config.values.get("training", {}).get("dimension")
-    if config.data is None or (stated is not None and not config.data.is_table):
+    if config.data is None or (stated is not None and not is_table(config.data.name)):
         return config.training
     try:
         from dpcohort.engine.clipping.per_example import FlatLayout
@@ -485,7 +485,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
         allow_large_delta: accept a delta of 1/size or more.
     """
     section = config.data
-    if section is None or not section.is_table or section.client is None:
+    if section is None or not is_table(section.name) or section.client is None:
         return Population.from_csv(path, allow_large_delta=allow_large_delta)
     data = configured_data(config)
     owners = np.asarray(data.clients)
@@ -504,9 +504,8 @@ def _check_size(config: Config, data: str, name: str, stated: int, held: int) ->
     if stated == held:
         return
     section = data_section(config)
-    with_tests = (
-        section.is_table and stated - min(round(section.test_share * stated), stated - 1) == held
-    )
+    tested = min(round(section.test_share * stated), stated - 1)
+    with_tests = is_table(section.name) and stated - tested == held
     if not with_tests:
         raise InputError.because(
             f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "
@@ -921,7 +920,6 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
 
 #: What stands for a column that is the plan's own.
 PLANS_OWN = "the plan's"
-_REGISTRY = REGISTRIES["aggregation"]
 
 
 def aggregation_for(
@@ -977,8 +975,8 @@ def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] |
     if type(rule) is Mean:
         return None
     name, thing = getattr(rule, "name", None), cast("Any", rule)
-    known = isinstance(name, str) and name in _REGISTRY.built_in
-    is_ours = known and _REGISTRY.find(str(name)) is type(rule)
+    known = isinstance(name, str) and name in RULES["aggregation"]
+    is_ours = known and find_rule("aggregation", str(name)) is type(rule)
     settings = {}
     if is_dataclass(thing):
         settings = {f.name: _plain(f.name, getattr(thing, f.name), plan) for f in fields(thing)}
@@ -988,7 +986,7 @@ def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] |
 def _plain(field: str, value: Any, plan: Plan) -> Any:
     if not isinstance(value, np.ndarray):
         return json.loads(json.dumps(value, default=repr))
-    if field in _REGISTRY.filled:
+    if field in FILLED["aggregation"]:
         from dpcohort.aggregation import plan_column
 
         planned = np.asarray(plan_column(field, plan), dtype=value.dtype)

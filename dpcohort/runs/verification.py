@@ -30,7 +30,7 @@ from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.limits import LARGEST_CONFIG, read_bounded
 from dpcohort.plan import Plan, RecordedRule
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
 from dpcohort.runs.continuation import segment_of
@@ -622,7 +622,7 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
         asked = str(table.get("rule", "mean"))
     if ":" not in asked and ":" not in name and asked != name:
         problems.append((f"it tells of the aggregation {name}, config.toml of {asked}.", True))
-    if name not in REGISTRIES["aggregation"].built_in:
+    if name not in RULES["aggregation"]:
         words = f"the aggregation {name} is not of this package; it spends no privacy."
         return [*problems, (words, False)]
     settings = {} if record is None else record.get("settings", {})

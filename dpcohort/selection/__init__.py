@@ -3,29 +3,22 @@
 
 from __future__ import annotations
 
-from dpcohort.selection.pooled import Pool, solve_pooled
-from dpcohort.selection.problem import (
-    PlannedRule,
-    Selection,
-    SelectionProblem,
-    exact_costs,
-    paper_costs,
-    resolve_eta,
-)
-from dpcohort.selection.rules import rule_from_settings
-from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PlannedRule",
-    "Pool",
-    "Selection",
-    "SelectionPath",
-    "SelectionProblem",
-    "Solution",
-    "exact_costs",
-    "paper_costs",
-    "resolve_eta",
-    "rule_from_settings",
-    "solve_pooled",
-    "solve_selection",
-]
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.selection.pooled import Pool as Pool
+    from dpcohort.selection.pooled import solve_pooled as solve_pooled
+    from dpcohort.selection.problem import PlannedRule as PlannedRule
+    from dpcohort.selection.problem import Selection as Selection
+    from dpcohort.selection.problem import SelectionProblem as SelectionProblem
+    from dpcohort.selection.problem import exact_costs as exact_costs
+    from dpcohort.selection.problem import paper_costs as paper_costs
+    from dpcohort.selection.problem import resolve_eta as resolve_eta
+    from dpcohort.selection.rules import rule_from_settings as rule_from_settings
+    from dpcohort.selection.solver import SelectionPath as SelectionPath
+    from dpcohort.selection.solver import Solution as Solution
+    from dpcohort.selection.solver import solve_selection as solve_selection
+
+__all__, __getattr__ = names_on_use(__name__)

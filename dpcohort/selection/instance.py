@@ -676,18 +676,15 @@ def _in_proportion(
     mass = min(max(mass, float(bottom.sum())), float(top.sum()))
     reach = float(np.where(weights > 0.0, top, bottom).sum())
     if mass > reach:
-        return np.where(weights > 0.0, top, bottom + _even(mass - reach, weights, top - bottom))
+        room = np.where(weights > 0.0, 0.0, top - bottom)
+        total = float(room.sum())
+        even = room * ((mass - reach) / total) if total > 0.0 else room
+        return np.where(weights > 0.0, top, bottom + even)
     with np.errstate(divide="ignore"):
         stiffness = np.where(weights > 0.0, 1.0 / weights, 1e280)
     costs = Costs(weights, stiffness)
     shares, _, _ = fill(costs, bottom, top, half_width=0.0, target=mass)
     return np.where(weights > 0.0, shares, bottom)
-
-
-def _even(mass: float, weights: FloatArray, room: FloatArray) -> FloatArray:
-    room = np.where(weights > 0.0, 0.0, room)
-    total = float(room.sum())
-    return room * (mass / total) if total > 0.0 else room
 
 
 def _ordinal(value: float) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -86,14 +86,14 @@ class SelectionProblem:
 
     def __post_init__(self) -> None:
         size = checked_unbiased(self.unbiased).size
-        for field in ("epsilon", "public", "noise_costs", "linear_costs"):
-            shape = np.shape(getattr(self, field))
+        for name in ("epsilon", "public", "noise_costs", "linear_costs"):
+            shape = np.shape(getattr(self, name))
             if shape != (size,):
                 raise InputError(
-                    f"shape of {field}", given=shape, allowed=f"({size},), as that of unbiased"
+                    f"shape of {name}", given=shape, allowed=f"({size},), as that of unbiased"
                 )
-        for field in ("noise_costs", "linear_costs"):
-            float_array(field, getattr(self, field), at_least=0, allow_infinite=True)
+        for name in ("noise_costs", "linear_costs"):
+            float_array(name, getattr(self, name), at_least=0, allow_infinite=True)
         if self.public.dtype != np.bool_:
             raise InputError("public", given=self.public.dtype, allowed="True or False values")
         # A public client has no epsilon; 1 stands in so that the others keep their position.
@@ -180,44 +180,18 @@ class Selection:
         gap: ``objective - lower_bound``: for an optimal rule its certificate, for any other the
             price of not being optimal.
         settings: the rule's settings as given, to make the same rule again.
+
+    Of a rule that decides during the training neither odds nor optimality are known.
     """
 
     rule: str
-    probabilities: FloatArray
     unbiased: FloatArray
-    eta: float
-    objective: float
-    lower_bound: float
-    gap: float
     settings: Mapping[str, object]
-
-    @classmethod
-    def during_training(
-        cls, rule: str, settings: Mapping[str, object], unbiased: FloatArray
-    ) -> Selection:
-        """What is known of a rule that decides during the training: neither odds nor optimality."""
-        nan = math.nan
-        return cls(
-            rule=rule,
-            probabilities=np.empty(0),
-            unbiased=unbiased,
-            eta=nan,
-            objective=nan,
-            lower_bound=nan,
-            gap=nan,
-            settings=settings,
-        )
-
-    def __post_init__(self) -> None:
-        if not (math.isnan(self.objective) and np.size(self.probabilities) == 0):
-            _check_probabilities(self.rule, self.probabilities, len(self.unbiased))
-        for key, value in self.settings.items():
-            if not isinstance(value, str | int | float | list | tuple | dict | None):
-                raise InputError(
-                    f"setting {key!r} of the selection rule {self.rule!r}",
-                    given=value,
-                    allowed="a plain number, word or list, which a plan's file can hold",
-                )
+    probabilities: FloatArray = field(default_factory=lambda: np.empty(0))
+    eta: float = math.nan
+    objective: float = math.nan
+    lower_bound: float = math.nan
+    gap: float = math.nan
 
     @property
     def bias(self) -> float:
@@ -320,7 +294,7 @@ def selected(rule: PlannedRule, problem: SelectionProblem) -> Selection:
             f"{full_name(rule)}.select gave back a {type(chosen).__name__}; it must be a "
             "Selection (dpcohort.selection.problem.evaluated makes one from probabilities)."
         )
-    _check_probabilities(chosen.rule, chosen.probabilities, problem.size)
+    check_selection(chosen, problem.size)
     return chosen
 
 
@@ -351,6 +325,24 @@ def calibrated_epsilon(rule: PlannedRule, problem: SelectionProblem) -> FloatArr
             allowed=f"one number above 0 for each of the {problem.size} clients",
         )
     return found
+
+
+def check_selection(selection: Selection, clients: int) -> None:
+    """Refuse what is no selection of so many clients, or has settings that no file can hold.
+
+    Example:
+        >>> half = np.array([0.5, 0.5])
+        >>> check_selection(Selection(rule="mine", unbiased=half, settings={"share": 0.5}), 2)
+    """
+    if not (math.isnan(selection.objective) and np.size(selection.probabilities) == 0):
+        _check_probabilities(selection.rule, selection.probabilities, clients)
+    for key, value in selection.settings.items():
+        if not isinstance(value, str | int | float | list | tuple | dict | None):
+            raise InputError(
+                f"setting {key!r} of the selection rule {selection.rule!r}",
+                given=value,
+                allowed="a plain number, word or list, which a plan's file can hold",
+            )
 
 
 def _check_probabilities(rule: str, probabilities: object, clients: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import make_rule
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -43,7 +43,7 @@ def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
         ...
         dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
     """
-    made: PlannedRule = REGISTRIES["selection"].make(name, settings)
+    made: PlannedRule = make_rule("selection", name, settings)
     return made
 
 
@@ -494,7 +494,10 @@ class PaymentCap(PlannedRule):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The solution of Problem 1 that keeps the cap."""
-        price = self._prices(problem)
+        public = problem.public
+        price = np.where(public, 0.0, 1.0 / np.where(public, 1.0, problem.epsilon))
+        if self.prices is not None:
+            price = _column("prices", self.prices, problem.size)
         whole = float(price @ problem.unbiased)
         settings: dict[str, object] = {"spend": self.spend, "eta": self.eta}
         if self.prices is not None:
@@ -534,13 +537,6 @@ class PaymentCap(PlannedRule):
             else:
                 low = middle
         return p
-
-    def _prices(self, problem: SelectionProblem) -> FloatArray:
-        if self.prices is None:
-            return np.where(
-                problem.public, 0.0, 1.0 / np.where(problem.public, 1.0, problem.epsilon)
-            )
-        return _column("prices", self.prices, problem.size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,9 +79,8 @@ class Decided(NamedTuple):
 class SortedCosts:
     """Clients, or classes of them, in rising order of marginal cost, with running sums.
 
-    Everything is per unit of eta: with costs ``a = eta c`` the order does not depend on eta, so one
-    sort serves every eta. A pair (low, high) stands for the sets: the first ``low`` clients are
-    raised, those from ``high`` on are lowered.
+    A pair (low, high) stands for the sets: the first ``low`` clients are raised, those from
+    ``high`` on are lowered.
 
     Example:
         >>> cost, mass = np.array([1.0, 400.0]), np.array([0.5, 0.5])
@@ -117,29 +116,28 @@ class SortedCosts:
         marginal, mass = marginal[order], mass[order]
         return cls(marginal, mass, 1.0 / cost[order], marginal * mass, decided)
 
-    def thresholds(self, eta: float = 1.0) -> tuple[float, float]:
-        """Thresholds x and y at costs ``eta c``, by bisection and then exactly."""
-        return self.settled(*self.sets(eta), eta)
+    def thresholds(self) -> tuple[float, float]:
+        """Thresholds x and y, by bisection and then exactly."""
+        return self.settled(*self.sets())
 
-    def settled(self, low: int, high: int, eta: float = 1.0) -> tuple[float, float]:
+    def settled(self, low: int, high: int) -> tuple[float, float]:
         """Thresholds of sets that reproduce themselves, from a guess, with carefully rounded sums.
 
         Running sums may put a client at a threshold on the wrong side by rounding; the closed form
         puts it back. A set that reproduces itself satisfies the conditions of optimality.
         """
         for _ in range(24):
-            lower, upper = self._closed_form(low, high, eta)
-            scale = 1.0 / eta
-            below = int(self.marginal.searchsorted(lower * scale, "left"))
+            lower, upper = self._closed_form(low, high)
+            below = int(self.marginal.searchsorted(lower, "left"))
             new_low = 0 if self.decided.public else below
-            new_high = int(self.marginal.searchsorted(upper * scale, "right"))
+            new_high = int(self.marginal.searchsorted(upper, "right"))
             if (new_low, new_high) == (low, high):
                 break
             low, high = new_low, max(new_high, new_low)
         return lower, upper
 
     def prices_at(self, moved: float) -> tuple[float, float]:
-        """Thresholds (per unit of eta) for a given moved mass, with carefully rounded sums."""
+        """Thresholds for a given moved mass, with carefully rounded sums."""
         decided = self.decided
         low, lower = self._lower_at(moved)
         if not decided.public:
@@ -152,42 +150,14 @@ class SortedCosts:
         upper = (mass - moved) / (decided.high_inverse + float(self.inverse[high:].sum()))
         return lower, upper
 
-    def turning_points(self) -> tuple[FloatArray, FloatArray]:
-        """Every eta at which a client begins to move, and the mass that has moved by then.
-
-        Where both thresholds stand at known places, ``eta (y - x) = 2 F`` solves for eta:
-        ``eta = 4 (Q + (y - x) G) / (y - x)^2``, with Q per unit of eta.
-        """
-        moved = np.unique(np.concatenate([self.raised, self.lowered]))
-        moved = moved[moved >= self.decided.forced_mass]
-        if self.decided.public:
-            low = np.zeros(moved.size, dtype=np.int64)
-            lower = np.zeros(moved.size)
-        else:
-            first = 0 if self.low_inverse[0] > 0.0 else 1
-            low = np.maximum(self.raised.searchsorted(moved, "left"), first)
-            lower = (moved + self.low_mass[low]) / self.low_inverse[low]
-        high = self.size - self.lowered[::-1].searchsorted(moved, "left")
-        inverse = self.high_inverse[high]
-        nobody = inverse == 0.0
-        upper = (self.high_mass[high] - moved) / np.where(nobody, 1.0, inverse)
-        upper = np.where(nobody, self.marginal[-1], upper)
-        width = upper - lower
-        noise = self.decided.kept_noise + self.low_noise[high] - self.low_noise[low]
-        noise = noise + lower**2 * self.low_inverse[low] + upper**2 * inverse
-        apart = width > 1e-12 * upper
-        moved, width, noise = moved[apart], width[apart], np.maximum(noise[apart], 0.0)
-        eta = 4.0 * (noise + width * (self.decided.clipping_gap + 2.0 * moved)) / width**2
-        return np.maximum.accumulate(eta) if eta.size else eta, moved
-
-    def sets(self, eta: float = 1.0) -> tuple[int, int]:
+    def sets(self) -> tuple[int, int]:
         """The sets by bisection on the sign of y - x - 2 F, which falls as mass moves."""
         start, high = 0, self.size
         while start < high:
             middle = (start + high) // 2
             moved, upper = float(self.lowered[middle]), float(self.marginal[middle])
             low, lower = self._lower_at(moved)
-            if self._excess(low, middle, lower, upper, moved, eta) > 0.0:
+            if self._excess(low, middle, lower, upper, moved) > 0.0:
                 high = middle
             else:
                 start = middle + 1
@@ -202,14 +172,14 @@ class SortedCosts:
             middle = (first + last) // 2
             moved, lower = float(self.raised[middle]), float(self.marginal[middle])
             upper = (float(self.high_mass[high]) - moved) / float(self.high_inverse[high])
-            if self._excess(middle, high, lower, upper, moved, eta) > 0.0:
+            if self._excess(middle, high, lower, upper, moved) > 0.0:
                 first = middle + 1
             else:
                 last = middle
         return first, high
 
     def _lower_at(self, moved: float) -> tuple[int, float]:
-        """Set L and threshold x (per unit of eta) once the mass ``moved`` has been added."""
+        """Set L and threshold x once the mass ``moved`` has been added."""
         if self.decided.public:
             return 0, 0.0
         low = int(self.raised.searchsorted(moved, "left"))
@@ -217,9 +187,7 @@ class SortedCosts:
             low += 1
         return low, (moved + float(self.low_mass[low])) / float(self.low_inverse[low])
 
-    def _excess(
-        self, low: int, high: int, lower: float, upper: float, moved: float, eta: float
-    ) -> float:
+    def _excess(self, low: int, high: int, lower: float, upper: float, moved: float) -> float:
         """How far y - x exceeds 2 F: positive while moving more mass still pays."""
         if lower >= upper:
             return -1.0
@@ -227,19 +195,19 @@ class SortedCosts:
         noise = self.decided.kept_noise + float(self.low_noise[high]) - float(self.low_noise[low])
         noise += lower * lower * float(self.low_inverse[low])
         noise += upper * upper * float(self.high_inverse[high])
-        root = math.sqrt(max(bias * bias + eta * noise, 0.0))
-        return eta * (upper - lower) - 2.0 * (bias + root)
+        root = math.sqrt(max(bias * bias + noise, 0.0))
+        return upper - lower - 2.0 * (bias + root)
 
-    def _closed_form(self, low: int, high: int, eta: float) -> tuple[float, float]:
+    def _closed_form(self, low: int, high: int) -> tuple[float, float]:
         """Thresholds of given sets: F* solves (1 + 4 rho) f^2 - 2 (2 kappa + g0) f - q = 0."""
         decided = self.decided
-        high_inverse = (decided.high_inverse + float(self.inverse[high:].sum())) / eta
+        high_inverse = decided.high_inverse + float(self.inverse[high:].sum())
         high_mass = decided.high_mass + decided.forced_mass + float(self.mass[high:].sum())
-        noise = eta * (decided.kept_noise + float(self.noise[low:high].sum()))
+        noise = decided.kept_noise + float(self.noise[low:high].sum())
         if decided.public:
             rho, kappa = high_inverse, high_mass
         else:
-            low_inverse = (decided.low_inverse + float(self.inverse[:low].sum())) / eta
+            low_inverse = decided.low_inverse + float(self.inverse[:low].sum())
             low_mass = decided.low_mass + float(self.mass[:low].sum())
             inverse, mass = low_inverse + high_inverse, low_mass + high_mass
             if inverse > 0.0:
@@ -253,7 +221,7 @@ class SortedCosts:
         if decided.public:
             lower = 0.0
         elif inverse == 0.0:
-            middle = 0.5 * eta * float(self.marginal[0] + self.marginal[-1])
+            middle = 0.5 * float(self.marginal[0] + self.marginal[-1])
             return middle - objective, middle + objective
         else:
             lower = (mass - 2.0 * objective * high_inverse) / inverse
@@ -561,10 +529,9 @@ def _shared(u: FloatArray, moved: float) -> FloatArray:
 
 # All selections from unbiased to least noise, as the weight eta of the noise grows.
 #
-# With costs ``a = eta c`` the order of the marginal costs ``c_k u_k`` does not depend on eta, so
-# one sort serves the whole path. A point of it can be asked for by eta (:meth:`SelectionPath.at`)
-# or by the bias ``||p - u||_1`` one is ready to accept (:meth:`SelectionPath.at_gap`); the two name
-# the same family, because ``y - x = 2 F`` can be solved for eta at any point:
+# A point of the path can be asked for by eta (:meth:`SelectionPath.at`) or by the bias
+# ``||p - u||_1`` one is ready to accept (:meth:`SelectionPath.at_gap`); the two name the same
+# family, because ``y - x = 2 F`` can be solved for eta at any point:
 #
 #     eta = 4 (Q + (y - x) G) / (y - x)^2,    thresholds x, y and Q per unit of eta.
 #
@@ -573,10 +540,6 @@ def _shared(u: FloatArray, moved: float) -> FloatArray:
 
 class SelectionPath:
     """The solutions of Problem 1 for every eta, for noise costs given per unit of eta.
-
-    In the paper's noise model (no linear costs, floors or caps) everything comes from one sort.
-    Otherwise the end points of the pieces depend on more than one order, and each point is solved
-    for on its own, with the same exactness and certificate.
 
     Args:
         unbiased: p^u.
@@ -611,8 +574,8 @@ class SelectionPath:
         self._given, self._unbiased, self._clipping_gap = given, given.unbiased, given.clipping_gap
         #: The instance at eta = 1, infinite costs turned into caps at 0.
         self._costs, self._unavoidable = bounded_costs(given)
-        self._one_sort = given.linear is None and floor is None and cap is None
-        if self._one_sort:
+        self._is_pure = given.linear is None and floor is None and cap is None
+        if self._is_pure:
             self._kinds = sort_out(given)
 
     @cached_property
@@ -635,7 +598,7 @@ class SelectionPath:
 
         They are proportional to 1/V_k in the paper's model; public clients take everything.
         """
-        if self._one_sort:
+        if self._is_pure:
             kinds = self._kinds
             if kinds.public is not None:
                 p = assembled(self._unbiased, kinds, (0.0, 0.0))
@@ -660,12 +623,7 @@ class SelectionPath:
             eta: weight of the noise, at least 0 and finite.
         """
         eta = number("eta", eta, at_least=0)
-        scaled = scaled_instance(eta, self._given)
-        if not (self._one_sort and eta > self.threshold and self._scales(eta)):
-            return replace(_solved(scaled), eta=eta)
-        lower, upper = self._sorted.thresholds(eta)
-        p = assembled(self._unbiased, self._kinds, (lower / eta, upper / eta))
-        return certified(p, scaled, (lower, upper), eta=eta)
+        return replace(_solved(scaled_instance(eta, self._given)), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
         """The least noise whose bias ``||p - u||_1`` is at most ``gap``, and the eta it belongs to.
@@ -681,7 +639,7 @@ class SelectionPath:
         gap = number("bias_cap", gap, at_least=0)
         if gap >= self.maximum_gap:
             return self._at_limit(self.limit)
-        if self._one_sort:
+        if self._is_pure:
             moved = 0.5 * gap
             if moved < self._kinds.decided.forced_mass:
                 raise too_close(gap)
@@ -698,37 +656,6 @@ class SelectionPath:
             return self._at_limit(p)
         scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
-
-    @cached_property
-    def breakpoints(self) -> tuple[FloatArray, FloatArray]:
-        """Points of the path for a plot: rising etas, and the bias ``||p - u||_1`` at each.
-
-        In the paper's noise model, exactly the etas at which a client begins to move. Otherwise 65
-        points evenly spaced in the bias.
-        """
-        if self._one_sort:
-            if self._kinds.mass.size == 0:
-                return np.zeros(0), np.zeros(0)
-            eta, moved = self._sorted.turning_points()
-            return eta, 2.0 * moved
-        least = self.at(0.0)
-        start = float(np.abs(least.probabilities - self._unbiased).sum())
-        if self.maximum_gap - start < 1e-12:  # nothing but the forced bias
-            return np.array([self.threshold]), np.array([start])
-        gaps = np.linspace(start, self.maximum_gap, 66)[1:-1]
-        solutions = [self.at_gap(float(gap)) for gap in gaps]
-        etas = np.array([solution.eta for solution in solutions])
-        finite = np.isfinite(etas)
-        etas = np.concatenate([[self.threshold], etas[finite]])
-        return np.maximum.accumulate(etas), np.concatenate([[start], gaps[finite]])
-
-    def _scales(self, eta: float) -> bool:
-        """Whether no cost leaves the range of safe arithmetic when multiplied by eta."""
-        finite = self._kinds.noise
-        if finite.size == 0:
-            return False
-        smallest, largest = eta * float(finite.min()), eta * float(finite.max())
-        return smallest >= SMALLEST_COST and largest <= LARGEST_COST
 
     def _at_limit(self, p: FloatArray) -> Solution:
         """A selection of least noise, optimal only as eta goes to infinity."""

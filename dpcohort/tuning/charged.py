@@ -32,7 +32,6 @@ from dpcohort._validate import FloatArray, number
 from dpcohort.accounting import gaussian_delta
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.data import Dataset
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
@@ -49,7 +48,7 @@ from dpcohort.tuning.search import Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
-    from dpcohort.runs import Job, Run
+    from dpcohort.runs import Job
 
 #: Share of each client's records that trials are scored on where no public record is there.
 _HELD_OUT = 0.2
@@ -63,6 +62,7 @@ _ORDERS = tuple(1.0 + 10.0**power for power in np.linspace(-1.5, 3.0, 90).tolist
 _LEAST_MU = 1e-4
 
 
+@lru_cache(maxsize=4096)
 def selection_mu(epsilon: float, delta: float, *, trials: float) -> float:
     """The largest μ of a Gaussian mechanism that may be repeated and its best result released.
 
@@ -78,11 +78,6 @@ def selection_mu(epsilon: float, delta: float, *, trials: float) -> float:
         1.88
     """
     number("trials", trials, above=1, at_most=_MOST_TRIALS)
-    return _selection_mu(float(epsilon), float(delta), float(trials))
-
-
-@lru_cache(maxsize=4096)
-def _selection_mu(epsilon: float, delta: float, trials: float) -> float:
     high = 1.0
     while selection_epsilon(high, delta, trials=trials) < epsilon and high < 1e3:
         high *= 2.0
@@ -220,8 +215,9 @@ def tune_charged(
             return -math.inf
         if not held.any():
             return score_of(run, data)
-        correct = _raw_correct(job, run, data)
-        return _noisy_accuracy(correct, mu, held, None if private_entropy else dice)
+        # SENSITIVE: whether the model is right about each held-out record.
+        raw_correct = run.predict(data.test_inputs, model=job.model) == data.test_labels
+        return _noisy_accuracy(raw_correct, mu, held, None if private_entropy else dice)
 
     before_spending(Tuned(settings=start, changes=(), tried={}, **paid).record())
     progress("trials, their number is not told", 0, 1)
@@ -328,14 +324,8 @@ def check_trial(job: Job, mu: FloatArray, *, sensitivity: float) -> None:
         )
 
 
-def _raw_correct(job: Job, run: Run, data: Dataset) -> NDArray[np.float64]:
-    """Whether the model is right about each held-out record, 0 or 1. SENSITIVE."""
-    correct: NDArray[np.bool_] = run.predict(data.test_inputs, model=job.model) == data.test_labels
-    return correct.astype(np.float64)
-
-
 def _noisy_accuracy(
-    raw_correct: NDArray[np.float64], mu: FloatArray, held: Any, dice: random.Random | None
+    raw_correct: NDArray[Any], mu: FloatArray, held: Any, dice: random.Random | None
 ) -> float:
     """Accuracy on held-out records: each client's count with noise, weighed by what it can tell.
 
@@ -347,7 +337,7 @@ def _noisy_accuracy(
     """
     total, weights, start = 0.0, 0.0, 0
     for k in np.flatnonzero(held).tolist():
-        records = raw_correct[start : start + int(held[k])]
+        records = raw_correct[start : start + int(held[k])].astype(np.float64)
         start += int(held[k])
         std = 1.0 / float(mu[k])  # one record changes a count by at most 1
         if std == 0.0:

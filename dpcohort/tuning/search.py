@@ -477,7 +477,9 @@ def descend(
 ) -> tuple[Settings, dict[Settings, tuple[float, ...]]]:
     """Vary one setting after the other around the best that is known."""
     passes = _passes(start, most_rounds)
-    done, total = 0, _work(passes, start, bench)
+    settings = 1 + sum(len(vary) - 1 for vary in passes)
+    rounds_of_all = settings * start.rounds + bench.config.training.rounds  # about
+    done, total = 0, len(bench.samples) * rounds_of_all
 
     def told(rounds: int) -> None:
         nonlocal done
@@ -504,13 +506,6 @@ def _passes(start: Settings, most_rounds: int) -> list[list[dict[str, Any]]]:
     passes.append([{"rounds": max(1, rounds)} for rounds in few])
     passes.append([{"rate": rate} for rate in (0.1, 0.3, 1.0)])
     return passes
-
-
-def _work(passes: Sequence[Sequence[Any]], start: Settings, bench: Bench) -> int:
-    """Rounds of everything that will be tried, about."""
-    each = len(bench.samples)
-    settings = 1 + sum(len(vary) - 1 for vary in passes)
-    return each * (settings * start.rounds + bench.config.training.rounds)
 
 
 def _robust(tried: Mapping[Settings, tuple[float, ...]]) -> Settings:

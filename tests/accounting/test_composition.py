@@ -13,12 +13,17 @@ from dpcohort.accounting import composition
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.composition import (
     LossPair,
-    Sketch,
+    at_delta,
+    at_epsilon,
     grid_delta,
     grid_epsilon,
+    grid_for,
     log_gap,
+    log_moment,
+    loss_at,
     profile_delta,
     profile_epsilon,
+    sketch_of,
 )
 
 KINDS = ["remove", "add", "replace", "fixed"]
@@ -35,7 +40,7 @@ def exact_delta(pair, steps, epsilon):
     x = low + (high - low) * (nodes + 1) / 2
     weights = weights * (high - low) / 2 / math.sqrt(2 * math.pi)
     base, moved = np.exp(-(x**2) / 2), np.exp(-((x - pair.shift) ** 2) / 2)
-    loss = pair.loss(x)
+    loss = loss_at(pair, x)
     p = weights * (base if pair.kind == "add" else (1 - pair.rate) * base + pair.rate * moved)
     if pair.kind == "fixed":
         q = weights * base
@@ -113,12 +118,12 @@ def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatc
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
     delta = grid_delta([(pair, 30)], 4.0)
     truth = exact_delta(pair, 30, 4.0)
-    exact = LossPair.discretize
+    exact = composition.on_grid
 
-    def cut(self, step, *, tail, lowest):  # far into the bulk of the tail
-        return exact(self, step, tail=3e15 * tail, lowest=lowest)
+    def cut(pair, step, *, tail, lowest):  # far into the bulk of the tail
+        return exact(pair, step, tail=3e15 * tail, lowest=lowest)
 
-    monkeypatch.setattr(LossPair, "discretize", cut)
+    monkeypatch.setattr(composition, "on_grid", cut)
     charged = grid_delta([(pair, 30)], 4.0)
     assert charged > delta > truth
     monkeypatch.setattr(composition, "beyond_grid", lambda steps: (0.0, 0.0))
@@ -128,12 +133,12 @@ def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatc
 def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
     truth = exact_delta(pair, 30, 4.0)
-    wide = composition.Sketch.grid
+    wide = composition.grid_for
 
-    def narrow(self, target, **options):
-        return replace(wide(self, target, **options), low=3.5, length=1.5)
+    def narrow(sketch, target, **options):
+        return replace(wide(sketch, target, **options), low=3.5, length=1.5)
 
-    monkeypatch.setattr(composition.Sketch, "grid", narrow)
+    monkeypatch.setattr(composition, "grid_for", narrow)
     assert truth < grid_delta([(pair, 30)], 4.0) <= 1.0
     epsilon = grid_epsilon([(pair, 30)], 1e-4)
     assert exact_delta(pair, 30, epsilon) < 1e-4
@@ -141,8 +146,8 @@ def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
 
 def test_profile_between_points_is_linear_in_e_to_the_epsilon():
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
-    sketch = composition.Sketch([(pair, 30)], math.log(1e-6))
-    grid = sketch.grid(sketch.at_delta(math.log(1e-6)), tolerance=1e-2)
+    sketch = sketch_of([(pair, 30)], math.log(1e-6))
+    grid = grid_for(sketch, at_delta(sketch, math.log(1e-6)), tolerance=1e-2)
     profile, _ = composition._bounds([(pair, 30)], grid)
     index = int(np.searchsorted(-profile.at_points, -1e-6))
     low = profile.first_loss + profile.slop + index * profile.step
@@ -173,7 +178,7 @@ TOTAL = MU * math.sqrt(STEPS)
 
 @pytest.fixture
 def gaussian():
-    return Sketch([(LossPair(kind="remove", shift=MU, rate=1.0), STEPS)], math.log(1e-6))
+    return sketch_of([(LossPair(kind="remove", shift=MU, rate=1.0), STEPS)], math.log(1e-6))
 
 
 def test_gap_is_the_largest_of_the_tilted_hockey_stick():
@@ -186,22 +191,22 @@ def test_gap_is_the_largest_of_the_tilted_hockey_stick():
 def test_moments_of_a_gaussian(gaussian):
     orders = np.array([-0.5, 0.0, 1.0, 5.0])
     exact = TOTAL**2 / 2 * orders * (1 + orders)
-    np.testing.assert_allclose(gaussian.log_moment(orders), exact, atol=1e-6)
+    np.testing.assert_allclose(log_moment(gaussian[0], orders), exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-6])
 def test_the_expected_answer_of_a_gaussian_is_right(gaussian, delta):
-    tilt, epsilon, _ = gaussian.at_delta(math.log(delta))
+    tilt, epsilon, _ = at_delta(gaussian, math.log(delta))
     assert gaussian_delta(epsilon=epsilon, mu=TOTAL) == pytest.approx(delta, rel=0.25)
-    back, _, log_delta = gaussian.at_epsilon(epsilon)
+    back, _, log_delta = at_epsilon(gaussian, epsilon)
     assert log_delta == pytest.approx(math.log(delta), abs=0.25)
     assert back == pytest.approx(tilt, rel=0.05)
 
 
 def test_a_tighter_tolerance_gives_a_finer_grid_around_the_answer(gaussian):
-    target = gaussian.at_delta(math.log(1e-6))
-    coarse = gaussian.grid(target, tolerance=1e-3)
-    fine = gaussian.grid(target, tolerance=1e-5)
+    target = at_delta(gaussian, math.log(1e-6))
+    coarse = grid_for(gaussian, target, tolerance=1e-3)
+    fine = grid_for(gaussian, target, tolerance=1e-5)
     assert fine.step == pytest.approx(coarse.step / 10, rel=1e-6)
     for grid in (coarse, fine):
         assert grid.low < target[1] < grid.low + grid.length
@@ -209,6 +214,8 @@ def test_a_tighter_tolerance_gives_a_finer_grid_around_the_answer(gaussian):
 
 def test_parts_add_up(gaussian):
     pair = LossPair(kind="remove", shift=MU, rate=1.0)
-    split = Sketch([(pair, 4), (pair, 5)], math.log(1e-6))
+    split = sketch_of([(pair, 4), (pair, 5)], math.log(1e-6))
     orders = np.array([0.3, 3.0])
-    np.testing.assert_allclose(split.log_moment(orders), gaussian.log_moment(orders), rtol=1e-12)
+    np.testing.assert_allclose(
+        log_moment(split[0], orders), log_moment(gaussian[0], orders), rtol=1e-12
+    )

@@ -16,6 +16,7 @@ from dpcohort.accounting.calibration import (
     Pair,
     blocks,
     chernoff_log_delta,
+    clients_of,
     contour_log_delta,
     cumulants,
     frequency,
@@ -31,7 +32,7 @@ from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
 
 def clients(pair: Pair, epsilon: float, delta: float, rate: float, steps: float) -> Clients:
     one = np.ones(1)
-    return Clients.of(
+    return clients_of(
         pair, epsilon=epsilon * one, delta=delta * one, rate=rate * one, steps=steps * one
     )
 

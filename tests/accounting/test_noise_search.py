@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import calibration
-from dpcohort.accounting.calibration import Clients, Pair, fallback_noise, find_noise
+from dpcohort.accounting.calibration import (
+    Clients,
+    Pair,
+    clients_of,
+    fallback_noise,
+    find_noise,
+)
 
 
 def clients(pair: Pair = "remove", count: int = 4) -> Clients:
-    return Clients.of(
+    return clients_of(
         pair,
         epsilon=np.geomspace(0.1, 4.0, count),
         delta=np.full(count, 1e-5),
@@ -53,7 +59,7 @@ def test_what_is_not_confirmed_falls_back_on_a_bound(monkeypatch: pytest.MonkeyP
     low, high = np.full(4, -3.0), np.full(4, 9.0)
     plain, _ = find_noise(clients(), low=low, high=high)
     monkeypatch.setattr(
-        calibration, "_confirm", lambda some, *_: np.zeros(some.size, dtype=np.bool_)
+        calibration, "_confirm", lambda some, *_: np.zeros(some.epsilon.size, dtype=np.bool_)
     )
     found, exact = find_noise(clients(), low=low, high=high)
     assert not exact.any()
@@ -64,7 +70,7 @@ LOW, HIGH = np.full(3, -2.0), np.full(3, 6.0)
 
 
 def three_clients(pair: Pair, steps: float = 20.0) -> Clients:
-    return Clients.of(
+    return clients_of(
         pair,
         epsilon=np.array([0.2, 1.0, 6.0]),
         delta=np.full(3, 1e-5),

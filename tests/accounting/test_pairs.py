@@ -9,7 +9,15 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting.composition import LossPair, pairs_of_step
+from dpcohort.accounting.composition import (
+    LossPair,
+    distance_of,
+    loss_at,
+    on_grid,
+    output_at,
+    pairs_of_step,
+    sketched,
+)
 
 KINDS = ["remove", "add", "replace", "fixed"]
 PARAMETERS = [(0.1, 0.2), (2.0, 0.01), (1e-6, 1e-6), (5.0, 1e-5), (10.0, 0.9), (0.3, 1.0)]
@@ -50,8 +58,8 @@ def test_output_inverts_loss(kind):
     for shift, rate in PARAMETERS:
         pair = LossPair(kind=kind, shift=shift, rate=rate)
         # Where the loss is flat its inverse is not determined: compare losses, not outputs.
-        loss = pair.loss(np.linspace(-4, 8, 49))
-        found = pair.loss(pair.output(loss))
+        loss = loss_at(pair, np.linspace(-4, 8, 49))
+        found = loss_at(pair, output_at(pair, loss))
         np.testing.assert_allclose(found, loss, rtol=1e-9, atol=1e-15, err_msg=str(pair))
 
 
@@ -59,10 +67,10 @@ def test_output_inverts_loss(kind):
 @pytest.mark.parametrize(("shift", "rate"), PARAMETERS)
 def test_grid_is_never_below_the_exact_profile_and_close_to_it(kind, shift, rate):
     pair = LossPair(kind=kind, shift=shift, rate=rate)
-    top = float(pair.loss(np.array([shift + 6.0]))[0])
+    top = float(loss_at(pair, np.array([shift + 6.0]))[0])
     step = top / 400
-    lowest = max(float(pair.loss(np.array([-7.0]))[0]), -2000 * step)
-    grid = pair.discretize(step, tail=1e-12, lowest=lowest)
+    lowest = max(float(loss_at(pair, np.array([-7.0]))[0]), -2000 * step)
+    grid = on_grid(pair, step, tail=1e-12, lowest=lowest)
     for point in (0.0, 0.3, 1.0, 40.0, 100.5, 200.0, 300.0):
         exact = float(exact_delta(pair, point * step))
         ours = grid_delta(grid, step, point * step)
@@ -76,7 +84,7 @@ def test_grid_is_never_below_the_exact_profile_and_close_to_it(kind, shift, rate
 def test_mass_of_p_is_one_and_of_q_at_most_one(kind):
     pair = LossPair(kind=kind, shift=0.7, rate=0.3)
     step = 0.01
-    grid = pair.discretize(step, tail=1e-13, lowest=-20.0)
+    grid = on_grid(pair, step, tail=1e-13, lowest=-20.0)
     losses = step * (grid.first + np.arange(grid.mass.size))
     assert grid.mass.sum() + grid.infinity == pytest.approx(1, abs=1e-11)
     assert grid.mass @ np.exp(-losses) == pytest.approx(1, abs=1e-9)
@@ -86,7 +94,7 @@ def test_mass_of_p_is_one_and_of_q_at_most_one(kind):
 def test_a_mutant_that_forgets_the_infinity_mass_is_seen(kind):
     pair = LossPair(kind=kind, shift=2.0, rate=0.3)
     step = 0.001
-    grid = pair.discretize(step, tail=1e-3, lowest=-20.0)
+    grid = on_grid(pair, step, tail=1e-3, lowest=-20.0)
     exact = float(exact_delta(pair, 1.0))
     assert grid_delta(grid, step, 1.0) >= exact
     assert grid_delta(grid, step, 1.0, infinity=False) < 0.999 * exact
@@ -94,8 +102,8 @@ def test_a_mutant_that_forgets_the_infinity_mass_is_seen(kind):
 
 def test_raising_low_losses_only_raises_delta():
     pair = LossPair(kind="replace", shift=1.0, rate=0.2)
-    whole = pair.discretize(0.01, tail=1e-12, lowest=-8.0)
-    cut = pair.discretize(0.01, tail=1e-12, lowest=-0.3)
+    whole = on_grid(pair, 0.01, tail=1e-12, lowest=-8.0)
+    cut = on_grid(pair, 0.01, tail=1e-12, lowest=-0.3)
     assert cut.first > whole.first
     assert cut.mass.sum() == pytest.approx(whole.mass.sum(), abs=1e-12)
     for epsilon in (-0.2, 0.0, 1.0):
@@ -107,16 +115,16 @@ def test_distance_is_delta_at_zero(kind):
     for shift, rate in PARAMETERS:
         pair = LossPair(kind=kind, shift=shift, rate=rate)
         exact = float(exact_delta(pair, 0.0))
-        assert exact * (1 - 1e-15) <= pair.distance <= exact * (1 + 1e-12), pair
+        assert exact * (1 - 1e-15) <= distance_of(pair) <= exact * (1 + 1e-12), pair
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sketch_has_the_moments_of_the_loss(kind):
     pair = LossPair(kind=kind, shift=1.3, rate=0.2)
     step = 0.002
-    grid = pair.discretize(step, tail=1e-14, lowest=-30.0)
+    grid = on_grid(pair, step, tail=1e-14, lowest=-30.0)
     losses = step * (grid.first + np.arange(grid.mass.size))
-    loss, mass = pair.sketch(1e-12)
+    loss, mass = sketched(pair, 1e-12)
     assert mass.sum() == pytest.approx(1, abs=1e-9)
     for order in (0.5, 2.0):
         exact = grid.mass @ np.exp(order * losses)
@@ -141,8 +149,8 @@ def test_replace_and_fixed_without_subsampling_are_the_gaussian_of_twice_the_shi
         LossPair(kind="replace", shift=1.0, rate=1.0),
         LossPair(kind="fixed", shift=2.0, rate=1.0),
     ):
-        ours = grid_delta(other.discretize(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0)
+        ours = grid_delta(on_grid(other, 0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0)
         assert ours == pytest.approx(
-            grid_delta(gaussian.discretize(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0), rel=1e-3
+            grid_delta(on_grid(gaussian, 0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0), rel=1e-3
         )
         assert math.isfinite(ours)

@@ -178,7 +178,7 @@ def test_identical_clients_are_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     search = calibration.find_noise
 
     def spy(clients: Any, **bracket: Any) -> Any:
-        sizes.append(clients.size)
+        sizes.append(clients.epsilon.size)
         return search(clients, **bracket)
 
     monkeypatch.setattr(calibration, "find_noise", spy)

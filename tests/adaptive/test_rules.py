@@ -21,12 +21,12 @@ from dpcohort.adaptive.rules import (
     StatisticalUtility,
 )
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES, make_rule, rule_card
 
 # every rule
 
 
-RULES = REGISTRIES["adaptive"].built_in
+NAMES = list(RULES["adaptive"])
 
 
 def busy_view(view_of, rule):
@@ -55,18 +55,18 @@ def answers_to(view, asked):
     return {int(k): float(len(view.ids[k]) + view.chances("answer")[k]) for k in asked}
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_rule_is_what_a_rule_must_be(name):
-    rule = REGISTRIES["adaptive"].make(name, {})
+    rule = make_rule("adaptive", name, {})
     assert isinstance(rule, AdaptiveRule)
     assert rule.name == name
-    card = REGISTRIES["adaptive"].card(name)
+    card = rule_card("adaptive", name)
     assert "not said" not in {card[key] for key in ("summary", "needs", "leaks", "reference")}
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_choices_are_distinct_candidates_and_repeat(name, view_of):
-    rule = REGISTRIES["adaptive"].make(name, {})
+    rule = make_rule("adaptive", name, {})
     view = busy_view(view_of, rule)
     asked = rule.ask(view)
     assert np.isin(asked, view.can_report).all()
@@ -79,9 +79,9 @@ def test_choices_are_distinct_candidates_and_repeat(name, view_of):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_clients_does_not_matter(name, seed, view_of, permuted):
-    rule = REGISTRIES["adaptive"].make(name, {})
+    rule = make_rule("adaptive", name, {})
     view = replace(busy_view(view_of, rule), seed=seed)
     order = np.random.default_rng(seed).permutation(12)
     other = permuted(view, order)
@@ -92,10 +92,10 @@ def test_the_order_of_the_clients_does_not_matter(name, seed, view_of, permuted)
     assert {view.ids[k] for k in chosen} == {other.ids[k] for k in chosen_other}
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_budgets_and_unasked_facts_do_not_sway_a_rule(name, view_of):
     """None of these rules weighs epsilon: a change of it changes no choice."""
-    rule = REGISTRIES["adaptive"].make(name, {})
+    rule = make_rule("adaptive", name, {})
     view = busy_view(view_of, rule)
     other = replace(view, epsilon=np.linspace(1, 9, 12))
     assert np.array_equal(rule.ask(view), rule.ask(other))

@@ -22,13 +22,13 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES
 from dpcohort.runs import verify_run
 from dpcohort.runs.chooser import Chooser, ReportHandler
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import train_job, train_side_by_side
 
-RULES = [name for name in REGISTRIES["adaptive"].built_in if name != "donated"]
+NAMES = [name for name in RULES["adaptive"] if name != "donated"]
 ZEROS = torch.zeros(15)
 
 
@@ -52,7 +52,7 @@ def replayed(plan, *entries):
     return journal
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", NAMES)
 def test_engines_agree(plan_of, job_of, rule):
     plan = plan_of(rule)
     one, two = (train_job(job_of(plan, engine=engine)) for engine in ("batched", "reference"))
@@ -61,7 +61,7 @@ def test_engines_agree(plan_of, job_of, rule):
         assert np.allclose(weights, two.model[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", NAMES)
 def test_caps_and_budgets_hold(plan_of, people, job_of, rule):
     plan = plan_of(rule)
     run = train_job(job_of(plan))
@@ -152,7 +152,7 @@ def crash(owner, name, when):
             yield
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", NAMES)
 def test_a_round_lost_after_it_was_counted_is_done_again(plan_of, job_of, tmp_path, rule):
     plan = plan_of(rule)
     whole = train_job(job_of(plan))
@@ -173,7 +173,7 @@ def test_answers_that_were_never_counted_do_not_verify(plan_of, job_of, tmp_path
     assert "round 0: the clients that reported are not those the rule asks." in found
 
 
-@pytest.mark.parametrize("rule", [name for name in RULES if name != "clustered"])
+@pytest.mark.parametrize("rule", [name for name in NAMES if name != "clustered"])
 def test_a_crash_between_the_count_of_reports_and_their_answers_changes_nothing(
     plan_of, job_of, tmp_path, rule
 ):
@@ -246,7 +246,7 @@ def reachable(start):
     return list(seen.values())
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", NAMES)
 def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule):
     seen = []
 

@@ -14,7 +14,7 @@ from dpcohort.aggregation import (
     plan_column,
 )
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import FILLED, RULES, make_rule
 
 #: Five clients that differ in everything; the last one is public.
 DIFFERENT = {
@@ -34,7 +34,7 @@ ALIKE = {
     "trimmed-mean": {"trim": 0.1},
 }
 #: Rules that give the plain mean of clients that are alike; the others look at the updates.
-AGGREGATIONS = REGISTRIES["aggregation"].built_in
+AGGREGATIONS = RULES["aggregation"]
 EXACT = sorted(set(AGGREGATIONS) - {"geometric-median", "estimated-noise"})
 STDS = [4.0, 2.0, 1.0, 0.5, 0.0]
 
@@ -45,7 +45,7 @@ def randn(*shape):
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_the_order_of_draws_does_not_matter(name, make_cohort):
-    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
+    rule = make_rule("aggregation", name, DIFFERENT.get(name, {}))
     updates, clients = randn(7, 12), np.array([0, 1, 2, 3, 4, 1, 4])
     order = np.array([4, 6, 1, 0, 5, 3, 2])
     stds = np.array(STDS)[clients]
@@ -58,7 +58,7 @@ def test_the_order_of_draws_does_not_matter(name, make_cohort):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_clients_that_are_alike_give_the_plain_mean(name, make_cohort):
-    rule = REGISTRIES["aggregation"].make(name, ALIKE.get(name, {}))
+    rule = make_rule("aggregation", name, ALIKE.get(name, {}))
     updates = randn(5, 12)
     torch.testing.assert_close(rule.combine(updates, make_cohort([0.7] * 5)), updates.mean(0))
 
@@ -66,14 +66,14 @@ def test_clients_that_are_alike_give_the_plain_mean(name, make_cohort):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_cohort_without_noise_is_averaged(name, make_cohort):
     settings = {**ALIKE, "epsilon-weighted": {"epsilon": [np.nan] * 5}}
-    rule = REGISTRIES["aggregation"].make(name, settings.get(name, {}))
+    rule = make_rule("aggregation", name, settings.get(name, {}))
     updates = randn(5, 12)
     torch.testing.assert_close(rule.combine(updates, make_cohort([0.0] * 5)), updates.mean(0))
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_a_single_draw_is_the_result(name, make_cohort):
-    rule = REGISTRIES["aggregation"].make(name, ALIKE.get(name, {}))
+    rule = make_rule("aggregation", name, ALIKE.get(name, {}))
     updates = randn(1, 12)
     for std in (0.0, 1.5):
         combined = rule.combine(updates, make_cohort([std], clients=[3]))
@@ -82,7 +82,7 @@ def test_a_single_draw_is_the_result(name, make_cohort):
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_the_engines_memory_is_left_alone(name, make_cohort):
-    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
+    rule = make_rule("aggregation", name, DIFFERENT.get(name, {}))
     updates = randn(5, 12)
     before = updates.clone()
     combined = rule.combine(updates, make_cohort(STDS))
@@ -93,7 +93,7 @@ def test_the_engines_memory_is_left_alone(name, make_cohort):
 
 @pytest.mark.parametrize("name", sorted(set(AGGREGATIONS) - {"mean"}))
 def test_what_is_not_finite_is_refused(name, make_cohort):
-    rule = REGISTRIES["aggregation"].make(name, DIFFERENT.get(name, {}))
+    rule = make_rule("aggregation", name, DIFFERENT.get(name, {}))
     updates = randn(5, 12)
     for value in (torch.nan, torch.inf):
         updates[1, 3] = value
@@ -121,7 +121,7 @@ def test_the_plain_mean_lets_it_spoil_the_model(make_cohort):
 )
 def test_bad_names_and_settings_are_explained(name, settings, message):
     with pytest.raises(InputError, match=message):
-        REGISTRIES["aggregation"].make(name, settings)
+        make_rule("aggregation", name, settings)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_every_rule_combines_the_cohorts_of_a_plan(name, plan):
 
 
 def test_what_a_rule_may_leave_to_the_plan_is_what_a_plan_fills_in(plan):
-    filled = REGISTRIES["aggregation"].filled
+    filled = FILLED["aggregation"]
     assert {len(plan_column(field, plan)) for field in filled} == {3}
 
 

@@ -14,7 +14,7 @@ from dpcohort.data import load_dataset
 from dpcohort.data.partition import paper_partition
 from dpcohort.engine import ClientRecords, Experiment, ReferenceEngine, Streams, evaluator_on
 from dpcohort.models import build_model
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES
 from dpcohort.selection.rules import GradientBound, PaymentCap
 
 
@@ -67,7 +67,7 @@ def train(digits, partition):
     return accuracy
 
 
-@pytest.mark.parametrize("name", REGISTRIES["aggregation"].built_in)
+@pytest.mark.parametrize("name", RULES["aggregation"])
 def test_every_aggregation_learns(train, name):
     # Ten classes: guessing gives a tenth.
     assert train("unbiased", name, **({"bound": 1.0} if name == "clipped-mean" else {})) > 0.3

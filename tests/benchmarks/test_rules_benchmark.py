@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -71,7 +71,7 @@ def test_the_page_shows_the_committed_files(benchmark):
 
 def test_the_rules_it_names_exist(benchmark):
     for selections, aggregations in benchmark.SETS:
-        assert set(selections.split(",")) <= set(REGISTRIES["selection"].built_in)
-        assert set(aggregations.split(",")) <= set(REGISTRIES["aggregation"].built_in)
+        assert set(selections.split(",")) <= set(RULES["selection"])
+        assert set(aggregations.split(",")) <= set(RULES["aggregation"])
     for selections, _ in benchmark.ADAPTIVE:
-        assert set(selections.split(",")) <= set(REGISTRIES["adaptive"].built_in)
+        assert set(selections.split(",")) <= set(RULES["adaptive"])

@@ -28,7 +28,7 @@ def load(tmp_path: Path, text: str | bytes) -> Config:
 def test_what_is_left_out_has_the_defaults_of_the_package(tmp_path: Path):
     config = load(tmp_path, POPULATION)
     assert config.training == Training()
-    assert config.selection == ("privacy-aware", {})
+    assert (config.rule, config.rule_settings) == ("privacy-aware", {})
     assert config.contract == Contract()
     assert (config.noise_model, config.guard) == ("exact", "refuse")
     assert (config.draws, config.seed) == ("systematic", None)
@@ -45,7 +45,7 @@ def test_what_is_written_arrives(tmp_path: Path):
         + '[schedule]\ndraws = "independent"\nseed = 5\n',
     )
     assert config.training == Training(rounds=7, clip=2.0, batch_size=9)
-    assert config.selection == ("privacy-aware", {"eta": 3, "floor": 0.1})
+    assert (config.rule, config.rule_settings) == ("privacy-aware", {"eta": 3, "floor": 0.1})
     assert config.contract == Contract.of("paper")
     assert (config.noise_model, config.guard) == ("paper", "lift")
     assert (config.draws, config.seed) == ("independent", 5)
@@ -189,7 +189,7 @@ def test_overrides_change_what_they_name(tmp_path: Path):
         ["training.rounds=200", "selection.rule=unbiased", "training.sampling_rate=0.5"]
     )
     assert changed.training == Training(rounds=200, sampling_rate=0.5)
-    assert changed.selection == ("unbiased", {})
+    assert (changed.rule, changed.rule_settings) == ("unbiased", {})
     assert config.training == Training(batch_size=5)
     assert config.with_overrides([]) == config
 

@@ -6,7 +6,7 @@ import pytest
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.lab.rule_comparison import chosen_rules, rule_pairs
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import rule_names
 
 SMALL = ["training.rounds=3", "training.cohort_size=3", "population.count=8"]
 
@@ -37,7 +37,7 @@ def test_a_list_of_rules_with_settings():
 
 def test_all_are_all_there_are():
     everyone = chosen_rules("selection", "all")
-    kinds = [*REGISTRIES["selection"].names, *REGISTRIES["adaptive"].names]
+    kinds = [*rule_names("selection"), *rule_names("adaptive")]
     assert [rule.name for rule in everyone] == kinds
     assert not any(rule.asked for rule in everyone)
 

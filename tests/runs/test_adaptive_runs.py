@@ -10,7 +10,7 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES
+from dpcohort.plugins import RULES
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
@@ -18,7 +18,7 @@ from dpcohort.runs.training import train_side_by_side
 
 from .conftest import adaptive_plan, small_plan
 
-RULES = REGISTRIES["adaptive"].built_in
+NAMES = list(RULES["adaptive"])
 
 
 def trained(plan, digits, **options):
@@ -36,7 +36,7 @@ class CrashAfter:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", NAMES)
 def test_every_rule_trains_on_digits_and_verifies(rule, digits, tmp_path):
     run = trained(adaptive_plan(rule), digits, out=tmp_path / "run")
     found = verify_run(tmp_path / "run")

@@ -142,36 +142,6 @@ def test_the_ends_of_the_path():
     assert linear.limit == pytest.approx([1.0, 0.0])
 
 
-def test_breakpoints_are_where_somebody_joins(instance):
-    rng = np.random.default_rng(2)
-    u, c = rng.dirichlet(np.ones(30)), 10.0 ** rng.uniform(0, 4, 30)
-    path = SelectionPath(u, c)
-    etas, gaps = path.breakpoints
-    assert etas[0] == pytest.approx(path.threshold)
-    assert (np.diff(etas) >= 0).all()
-    assert (np.diff(gaps) > 0).all()
-    for eta, gap in zip(etas, gaps, strict=True):
-        p = path.at(float(eta)).probabilities
-        assert np.abs(p - u).sum() == pytest.approx(gap, abs=1e-9)
-    moved = [
-        np.count_nonzero(path.at(float(eta)).probabilities != u)
-        for eta in 0.5 * (etas[1:] + etas[:-1])
-    ]
-    assert (np.diff(moved) >= 1).all()
-
-
-def test_breakpoints_with_linear_costs_are_a_sample():
-    rng = np.random.default_rng(3)
-    u, c = rng.dirichlet(np.ones(10)), 10.0 ** rng.uniform(0, 3, 10)
-    path = SelectionPath(u, c, linear_costs=0.01 * c)
-    etas, gaps = path.breakpoints
-    assert etas.size == gaps.size > 50
-    assert etas[0] == path.threshold
-    assert (np.diff(etas) >= 0).all()
-    everybody_public = SelectionPath([0.5, 0.5], [0.0, 0.0])
-    assert everybody_public.breakpoints[0].size == 0
-
-
 def test_costs_beyond_safe_arithmetic_when_scaled():
     path = SelectionPath([0.5, 0.5], [1e-200, 1e200])
     assert path.at(1e100).gap <= 1e-13 * (1 + path.at(1e100).objective)

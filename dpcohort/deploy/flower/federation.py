@@ -189,7 +189,8 @@ class Federation(Format):
         except ValidationError as error:
             words = in_words(OptimiserSection, error)
             raise InputError.because(f"[optimiser] {words}") from None
-        return check_optimiser(section)
+        check_optimiser(section)
+        return section
 
     def to_toml(self, *, plan: str) -> str:
         """The file that :meth:`load` reads.

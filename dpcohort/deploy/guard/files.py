@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation, normalise
-from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
+from dpcohort.data.tables import held_for_test, read_table
 from dpcohort.deploy.formats import of_file
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
 from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.tasks import Task
+from dpcohort.text_files import is_table
 
 
 def check_private(path: str | Path, what: str) -> None:
@@ -228,8 +229,7 @@ def load_data(
             f"there are no data at {path}. Give the client's .npz file, or its table."
         )
     check_private(path, "data")
-    is_table = Path(path).suffix.lower() in TABLE_ENDINGS
-    arrays = _read_table(path, table) if is_table else read_npz(path)
+    arrays = _read_table(path, table) if is_table(path) else read_npz(path)
     for key in ("inputs", "labels"):
         if key not in arrays:
             raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")

@@ -32,7 +32,7 @@ from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
-from dpcohort.plugins import REGISTRIES, is_named_function
+from dpcohort.plugins import is_named_function, is_rule
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
@@ -606,7 +606,7 @@ def _pooled_words(plan: Plan | None) -> str:
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
     """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
     plan = run.plan
-    known = plan is not None and plan.selection.rule in REGISTRIES["selection"]
+    known = plan is not None and is_rule("selection", plan.selection.rule)
     if plan is None or plan.adaptive is not None or plan.before or not known:
         if path is not None:
             raise InputError.because(
