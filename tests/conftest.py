@@ -4,8 +4,29 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from functools import cache, lru_cache
 
 import pytest
+
+from dpcohort.accounting import events
+from dpcohort.data import load
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_many_tests_ask_for_is_made_once():
+    """dp-accounting's distribution for the same steps, and the digits, of which each has a copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        more = lru_cache(maxsize=200)(events._library.__wrapped__)
+        patch.setattr(events, "_library", more)
+        digits = cache(load._load_digits)
+        arrays = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+        patch.setattr(
+            load,
+            "_load_digits",
+            lambda: replace(digits(), **{name: getattr(digits(), name).copy() for name in arrays}),
+        )
+        yield
 
 
 @pytest.fixture
