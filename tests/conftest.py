@@ -9,14 +9,26 @@ from functools import cache, lru_cache
 
 import pytest
 
+from dpcohort import metrics
 from dpcohort.accounting import events
 from dpcohort.data import load
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _what_many_tests_ask_for_is_made_once():
-    """dp-accounting's distribution for the same steps, and the digits, of which each has a copy."""
+    """dp-accounting's distribution for the same steps, the AUC of the same outputs (of a constant
+    in every training), and the digits, of which each has a copy.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        auc, areas = metrics._auc, {}
+
+        def kept_auc(is_one, scores):
+            key = is_one.tobytes(), scores.tobytes()
+            if key not in areas:
+                areas[key] = auc(is_one, scores)
+            return areas[key]
+
+        patch.setattr(metrics, "_auc", kept_auc)
         more = lru_cache(maxsize=200)(events._library.__wrapped__)
         patch.setattr(events, "_library", more)
         digits = cache(load._load_digits)
