@@ -188,7 +188,7 @@ def test_any_number_of_cores_gives_the_same_bits(
     monkeypatch.setattr(network_module, "_OFTEN", 1)
     on_two, passes = trained(2)
     assert passes == {tuple}
-    for cores in (1, 4, 16):
+    for cores in (1, 16):
         assert all(map(torch.equal, trained(cores)[0], on_two))
     monkeypatch.setattr(network_module, "_OFTEN", 10**9)
     plain, passes = trained(2)
