@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -144,8 +145,6 @@ class Contract:
         """
         if self.colluding >= 1:
             return int(self.colluding)
-        from fractions import Fraction
-
         # As it is written: 0.07 is a little more than seven hundredths in binary.
         return math.ceil(Fraction(repr(float(self.colluding))) * (cohort_size - 1))
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from fractions import Fraction
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -30,9 +31,6 @@ from dpcohort.accounting.events import Event, History, gaussian_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plain_text import one_line
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 #: Where a run's noise came from: a private stream, a seed, or floating-point numbers of a generator
 #: filled with entropy, as runs on one machine had before their noise was on a lattice.
@@ -203,8 +201,6 @@ def charged_to(
         >>> charged_to([paid, paid], "north"), charged_to([paid], "south")
         ((1.0, 1e-05), (0.0, 0.0))
     """
-    from fractions import Fraction
-
     paid = [
         charge.spent[client]
         for charge in charges
@@ -221,8 +217,6 @@ def left(promised: float, charged: float | Fraction) -> float:
         >>> left(1.0, 0.25)
         0.75
     """
-    from fractions import Fraction
-
     exact = Fraction(promised) - Fraction(charged)
     near = float(exact)
     return near if Fraction(near) <= exact else float(np.nextafter(near, -np.inf))
