@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, parameter_count
+from dpcohort.models import MODEL_NAMES, build_model, parameter_count
 
 SHAPES = {"cifar-cnn": (3, 32, 32)}
 
@@ -25,7 +25,7 @@ def test_the_networks_of_the_paper_have_their_size(name, parameters):
     assert parameter_count(build(name)) == parameters
 
 
-@pytest.mark.parametrize("name", ["logistic", "mnist-cnn"])
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_weights_depend_on_the_seed_alone_and_the_global_state_stays(name):
     before = torch.get_rng_state()
     first = build(name)
