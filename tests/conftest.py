@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 
 import pytest
 
@@ -43,11 +43,12 @@ def _what_many_tests_ask_for_is_made_once():
         patch.setattr(events, "_library", more)
         digits = cache(load._load_digits)
         arrays = ("train_inputs", "train_labels", "test_inputs", "test_labels")
-        patch.setattr(
-            load,
-            "_load_digits",
-            lambda: replace(digits(), **{name: getattr(digits(), name).copy() for name in arrays}),
-        )
+
+        @wraps(load._load_digits)
+        def copied():
+            return replace(digits(), **{name: getattr(digits(), name).copy() for name in arrays})
+
+        patch.setattr(load, "_load_digits", copied)
         yield
 
 
