@@ -64,8 +64,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A worker for each core, a thread for each worker, and byte code kept for all that they start.
 test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal  # a worker for each core, a thread for each worker
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 # Branch coverage of each package by its own tests, held to the floors of benchmarks/coverage.toml.
 coverage: setup

@@ -39,6 +39,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,13 +107,18 @@ def is_stale(mutant: Mutant, root: Path) -> bool:
     return text.count(mutant.old) != 1 or mutant.old == mutant.new
 
 
+@cache
+def _statements(path: Path) -> Sequence[ast.stmt]:
+    return ast.parse(path.read_text(encoding="utf-8")).body
+
+
 def is_test(node: str, root: Path = ROOT) -> bool:
     """Whether a node id names a test function that is there; nothing is imported."""
     file, *names = re.sub(r"\[.*\]$", "", node).split("::")
     path = root / file
     if not path.is_file() or not names:
         return False
-    body: Sequence[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    body = _statements(path)
     for position, name in enumerate(names):
         kind = ast.FunctionDef if position == len(names) - 1 else ast.ClassDef
         found = [one for one in body if isinstance(one, kind) and one.name == name]

@@ -8,7 +8,6 @@ turns the direction of text shows a name backwards, and a character of no width 
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping
 
@@ -75,11 +74,13 @@ def html_table(title: str, rows: Mapping[str, str]) -> str:
         >>> html_table("Run", {"rule": "<b>"})
         '<table><caption>Run</caption><tr><th>rule</th><td>&lt;b&gt;</td></tr></table>'
     """
+    from html import escape  # brings every named character, and few processes write HTML
+
     lines = "".join(
-        f"<tr><th>{html.escape(one_line(name))}</th><td>{html.escape(one_line(words))}</td></tr>"
+        f"<tr><th>{escape(one_line(name))}</th><td>{escape(one_line(words))}</td></tr>"
         for name, words in rows.items()
     )
-    return f"<table><caption>{html.escape(one_line(title))}</caption>{lines}</table>"
+    return f"<table><caption>{escape(one_line(title))}</caption>{lines}</table>"
 
 
 def json_visible(text: str) -> str:

@@ -7,6 +7,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def _room(name: str) -> int:
     raise AssertionError(f"dpcohort.{name} is in no room: add it to ROOMS where data reach it")
 
 
+@cache
 def _imported(path: Path) -> set[str]:
     """First parts of the dpcohort modules that a file imports when it is loaded or used."""
     tree = ast.parse(path.read_text())

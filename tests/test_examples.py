@@ -12,6 +12,11 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.py"))
+#: What is made smaller in a script that does the same many times over.
+SMALLER = {
+    "compare_rules": ("rounds=60", "rounds=5"),
+    "audit_own_step": ("(textbook_step, False), (textbook_step, True), ", "*[], "),
+}
 
 
 def _name(path: Path) -> str:
@@ -19,10 +24,18 @@ def _name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("script", [*SCRIPTS, *NOTEBOOKS], ids=_name)
-def test_it_runs_without_a_warning_and_says_something(script, tmp_path, monkeypatch, capsys):
+def test_it_runs_without_a_warning_and_says_something(
+    script, tmp_path, tmp_path_factory, monkeypatch, capsys
+):
     """Warnings are errors here; in this process, as a new one would load torch once more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script)])
+    if script.stem in SMALLER:
+        many, few = SMALLER[script.stem]
+        assert many in script.read_text()
+        smaller = tmp_path_factory.mktemp("smaller") / script.name
+        smaller.write_text(script.read_text().replace(many, few))
+        script = smaller
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip()
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind

@@ -30,6 +30,14 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
+from dpcohort.report.plan_summary import plan_table, plan_values
+from dpcohort.runs.configured import (
+    configured_data,
+    configured_plan,
+    configured_population,
+    configured_training,
+)
+from dpcohort.runs.success import plan_warnings
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
@@ -86,13 +94,9 @@ def plan(
         save_plan_figure(made, picture)
     if out is not None:
         made.save(out)
-    from dpcohort.report.plan_summary import plan_table, plan_values
-
     if as_json:
         print_json(plan_values(made))
         return
-    from dpcohort.runs.success import plan_warnings
-
     console.print(plan_table(made, rows=rows))
     for words in plan_warnings(made):
         say(f"WARNING: {words}", style="yellow")
@@ -138,7 +142,6 @@ def explain(
         return
     source = plan_place(source)
     from dpcohort.explain import explain_adaptive_client, explain_client
-    from dpcohort.runs.configured import configured_plan
     from dpcohort.selection.rules import rule_from_settings
 
     rule = None
@@ -271,11 +274,6 @@ def _refuse_adaptive(config: Config) -> None:
 def _scenario(config: Config) -> Scenario:
     """Everything in a config that fixes probabilities."""
     from dpcohort.explain import Scenario
-    from dpcohort.runs.configured import (
-        configured_data,
-        configured_population,
-        configured_training,
-    )
 
     data = None if config.data is None else configured_data(config)
     return Scenario(

@@ -17,7 +17,6 @@ from dpcohort._validate import IntArray
 from dpcohort.accounting.pooled import trust_in_words, trust_terms
 from dpcohort.clients import Population
 from dpcohort.plain_text import counted, one_line
-from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan

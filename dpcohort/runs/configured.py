@@ -26,7 +26,6 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.tasks import refined_task
 from dpcohort.text_files import is_table, toml_text
 from dpcohort.training import Training
 
@@ -89,6 +88,7 @@ def with_task(config: Config, data: Dataset) -> Dataset:
         InputError: [task] is of another kind than the data, or does not go with them.
     """
     from dpcohort.config.settings import within
+    from dpcohort.tasks import refined_task
 
     try:
         task = refined_task(data.task, config.task.model_dump(exclude_none=True))

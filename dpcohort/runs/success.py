@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import DpcohortError
-from dpcohort.metrics import Check, check_trivial, measure, prediction_faults, trivial_outputs
-from dpcohort.plan import Plan
-from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.tasks import Task
+
+if TYPE_CHECKING:
+    from dpcohort.metrics import Check
+    from dpcohort.plan import Plan
+    from dpcohort.round_record import RoundRecord, TestResult
+    from dpcohort.tasks import Task
 
 #: A model whose test loss has grown so much since its best, past the trivial one, diverges.
 _GROWN = 1.2
@@ -98,6 +100,8 @@ def judgement(
         ``metrics`` and ``trivial`` with the same keys, ``check`` (a `Check` in plain values) and
         ``warnings``, sentences.
     """
+    from dpcohort.metrics import check_trivial, measure, prediction_faults, trivial_outputs
+
     check = check_trivial(task, outputs, labels)
     warnings = [] if check.is_better else [f"{check.sentence}."]
     warnings += prediction_faults(task, outputs, labels)
@@ -157,6 +161,8 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         >>> task_of({"data": {"classes": 1}, "task": {"kind": "counts"}}).loss
         'poisson'
     """
+    from dpcohort.tasks import Task
+
     data, said = settings.get("data"), settings.get("task")
     classes = data.get("classes") if isinstance(data, Mapping) else None
     outputs = classes if isinstance(classes, int) else 2
@@ -175,6 +181,7 @@ def check_of(judged: Mapping[str, Any], test: TestResult | None = None) -> Check
             older versions, and those that are not finished.
 
     Example:
+        >>> from dpcohort.round_record import TestResult
         >>> check_of({}) is None
         True
         >>> test = TestResult(accuracy=0.5, loss=1.0, class_accuracy=(1.0, 0.0),
@@ -182,6 +189,8 @@ def check_of(judged: Mapping[str, Any], test: TestResult | None = None) -> Check
         >>> check_of({}, test).sentence.partition(" (")[0]
         'test accuracy 50.0 % is NOT BETTER than always saying class 0'
     """
+    from dpcohort.metrics import Check
+
     stored = judged.get("check")
     if isinstance(stored, Mapping):
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit import Claim, EngineUnderTest, canary, mean_noise, noise_law, sensitivity
+from dpcohort.audit import Claim, EngineUnderTest, mean_noise, noise_law, sensitivity
 from dpcohort.engine import BatchedEngine, Experiment, experiment, randomness, reference
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
@@ -94,15 +94,24 @@ def test_so_has_the_mean_of_noisy_updates(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("test", [noise_law, sensitivity, canary])
+@pytest.mark.parametrize("test", [noise_law, sensitivity])
 def test_the_mean_of_one_draw_passes_the_tests_of_updates(way: str, test: Any) -> None:
     claim = Claim(sampler="fixed", clip=0.7, noise_multiplier=0.5)
-    finding = test(engine(way), claim, seed=1)
+    merged = engine(way)
+    # Without the hostile models that it offers, which have no noise of their own.
+    finding = test(lambda *a, **k: merged(*a, **k), claim, seed=1)
     assert finding.passed, str(finding)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fault", FAULTS, ids=[name.replace(" ", "_") for name in FAULTS])
+#: All of them in sums, where most trainings are; elsewhere those that are not in common code.
+CASES = [("partial sums", fault) for fault in FAULTS] + [
+    (way, fault)
+    for way in ("reference", "rows")
+    for fault in ("missing", "also per draw", "earlier steps forgotten")
+]
+
+
+@pytest.mark.parametrize(("way", "fault"), CASES)
 def test_broken_ways_are_caught(monkeypatch: pytest.MonkeyPatch, way: str, fault: str) -> None:
     FAULTS[fault](monkeypatch)
     finding = mean_noise(engine(way), CLAIM, seed=1, dimension=3000)

@@ -318,11 +318,13 @@ FAULTS: dict[str, tuple[Fault, str, bool]] = {
 def test_faults_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, letter, private = FAULTS[name]
     plan_of("poisson")  # as it is, before anything is broken
+    monkeypatch.setitem(sensitivity.__globals__, "_ROUNDS", 15)  # faults this large show in few
     claim, options = fault(monkeypatch), DEPLOYED if private else {}
     if letter == "L":
         finding = audited(claim, **options)
     else:
         training = EngineUnderTest("batched", pooled=True, **options)
-        finding = TESTS[letter](training, replace(CLAIM, private=private), seed=1)
+        alone: Any = lambda *a, **k: training(*a, **k)  # noqa: E731, without hostile models
+        finding = TESTS[letter](alone, replace(CLAIM, private=private), seed=1)
     assert finding.test[0] == letter
     assert not finding.passed, str(finding)

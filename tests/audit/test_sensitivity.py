@@ -38,11 +38,13 @@ def test_a_clip_too_large_is_seen_where_no_seed_repeats(deployment: Any) -> None
     assert 1.0009 < finding.measured["influence"] < 1.0015
 
 
-@pytest.mark.parametrize("kind", ["reference", "batched"])
-@pytest.mark.parametrize("private", [False, True])
-def test_no_record_erases_the_others(kind: Any, private: bool) -> None:
-    """The membership attack that a batch without one record's company would allow."""
-    finding = erasure(EngineUnderTest(kind, private=private), Claim(sampler="poisson"))
+def test_no_record_erases_the_others() -> None:
+    """The membership attack that a batch without one record's company would allow.
+
+    The other engines are attacked with all tests at once, in ``test_suite.py``.
+    """
+    training = EngineUnderTest("reference", private=True)
+    finding = erasure(training, Claim(sampler="poisson"), trials=18)
     assert finding.passed, str(finding)
     allowed = finding.measured["allowed"] + 3 * finding.measured["standard deviation"]
     assert finding.measured["accuracy"] < allowed

@@ -32,12 +32,9 @@ TESTS: dict[str, Any] = {
 
 #: Every audit of a correct engine in this test suite, the doctest included.
 AUDITS = [
-    ("reference", "poisson", {}),
-    ("reference", "fixed", {}),
+    ("reference", "fixed", {}),  # and with Poisson batches in the doctest
     ("batched", "poisson", {}),
-    ("batched", "fixed", {}),
-    ("batched", "poisson", {"draws_per_pass": 2}),
-    ("batched", "fixed", {"raw": True}),
+    ("batched", "fixed", {"raw": True, "draws_per_pass": 2}),
 ]
 
 
@@ -112,7 +109,10 @@ def test_merged_noise_on_a_gpu_passes(cuda: str, sampling: str) -> None:
 
 def test_broken_engines_are_caught(broken: dict[str, Any]) -> None:
     claim = replace(CLAIM, sampler=broken["sampler"])
+    fewer: dict[str, Any] = {}
     if broken["test"] == "C":
-        claim = replace(claim, noise_multiplier=0.5)
-    finding = TESTS[broken["test"]](EngineUnderTest(broken["engine"]), claim, seed=1)
+        claim, fewer = replace(claim, noise_multiplier=0.5), {"updates": 100}
+    engine = EngineUnderTest(broken["engine"])
+    # Without the hostile models that it offers: these faults are in all.
+    finding = TESTS[broken["test"]](lambda *a, **k: engine(*a, **k), claim, seed=1, **fewer)
     assert not finding.passed, str(finding)

@@ -71,12 +71,6 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("peers")
 
 
-def test_a_side_is_measured_in_its_own_process(peers: Any, capsys: Any) -> None:
-    peers.compare({"dpcohort": sys.executable}, turns=1, rounds=2)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(r"dpcohort +\d+\.\d +\d+ +1.00x +1.00x", last)
-
-
 @pytest.mark.filterwarnings("ignore")  # Opacus'
 def test_the_peers_make_the_same_step(peers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opacus")

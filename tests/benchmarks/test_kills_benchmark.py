@@ -38,6 +38,6 @@ def test_no_kill_loses_a_count_or_repeats_a_release():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_guard_that_counts_too_late_is_found_out():
-    done = kills("--draws", "1", "--every", "12", "--broken")
+    done = kills("--draws", "1", "--every", "24", "--broken")
     assert done.returncode == 1, done.stderr
     assert "draw 0 was computed 2 times" in done.stdout

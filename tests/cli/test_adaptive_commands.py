@@ -7,8 +7,11 @@ import pytest
 
 from dpcohort.config import commented_config
 
-SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
-RULE = ["--set", "selection.rule=rpow-d", "--set", "selection.d=12"]
+RULE = [
+    *["--set", "selection.rule=rpow-d", "--set", "selection.d=4"],
+    *["--set", "population.count=6", "--set", "training.cohort_size=3"],
+]
+SHORT = ["--set", "training.rounds=4", "--device", "cpu"]
 
 
 @pytest.fixture
@@ -44,10 +47,10 @@ def test_train_verify_and_a_receipt(terminal, digits_config, tmp_path):
     shown = terminal("train", digits_config, "-o", out, *RULE, *SHORT)
     assert "all promises hold" in shown
     assert "holds" in terminal("verify", out)
-    receipt = terminal("receipt", out, "client-03")
+    receipt = terminal("receipt", out, "client-3")
     assert "reports" in receipt
     assert "unused" in receipt
-    assert "rpow-d chooses each cohort" in " ".join(terminal("explain", "client-03", out).split())
+    assert "rpow-d chooses each cohort" in " ".join(terminal("explain", "client-3", out).split())
     for name in ("noise", "participation", "selection"):
         picture = tmp_path / f"{name}.png"
         found = terminal.json("figure", out, name, "-o", picture)

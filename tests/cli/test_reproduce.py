@@ -37,7 +37,7 @@ def test_the_smallest_form_ends_in_table_figure_and_file(terminal, tmp_path):
     assert again["cells"] == found["cells"]
 
 
-@pytest.mark.parametrize("name", ["ablation", "public-clients", "batch-size"])
+@pytest.mark.parametrize("name", ["ablation", "public-clients"])
 def test_other_recipes_run_in_their_smallest_form(terminal, tmp_path, name):
     found = terminal.json("reproduce", name, "--smallest", "--out", tmp_path, "--device", "cpu")
     assert found["promises_hold"] is True

@@ -7,8 +7,15 @@ import tomllib
 import pytest
 
 from dpcohort.config import commented_config
+from dpcohort.tuning import PROBLEMS, tune, worth
 
 FEW = ["--seeds", 1, "--rounds", 2, "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _one_stand_in(monkeypatch):
+    for command in (tune, worth):
+        monkeypatch.setitem(command.__kwdefaults__, "problems", PROBLEMS[:1])
 
 
 @pytest.fixture

@@ -54,8 +54,18 @@ def setting(make_plan: Any, make_records: Any, **options: Any) -> tuple[Any, nn.
     return plan, model, make_records(inputs, SIZES)
 
 
-@pytest.mark.parametrize(("local_steps", "sampler"), [(1, "poisson"), (3, "fixed")])
-def test_equals_the_reference_in_64_bits(
+def test_equals_the_reference_in_64_bits(network: Any, make_plan: Any, make_records: Any) -> None:
+    equal_in_64_bits(network, make_plan, make_records, "poisson", 1)
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv2d", "bare", "recurrent"], indirect=True)
+def test_several_steps_with_batches_of_a_fixed_size_do(
+    network: Any, make_plan: Any, make_records: Any
+) -> None:
+    equal_in_64_bits(network, make_plan, make_records, "fixed", 3)
+
+
+def equal_in_64_bits(
     network: Any, make_plan: Any, make_records: Any, sampler: str, local_steps: int
 ) -> None:
     plan = make_plan(

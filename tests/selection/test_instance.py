@@ -76,14 +76,13 @@ def _some_feasible(rng, one):
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("block", range(3))
-def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, block, instance, optimum):
-    for seed in range(100 * block, 100 * block + 100):
+def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, instance, optimum):
+    for seed in range(100):
         rng = np.random.default_rng([seed, bounded])
         one = instance(rng, bounded=bounded)
         best = optimum(one).objective
         costs = _costs(one)
-        for _ in range(6):
+        for _ in range(4):
             p = _some_feasible(rng, one)
             proved = certify(p, costs)
             assert proved[1] <= best
@@ -94,7 +93,7 @@ def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, block, in
 def test_nearly_right_answers_are_certified_nearly_right(instance, optimum):
     """The bound is within a factor of the truth, not just on the right side of it."""
     ratios = []
-    for seed in range(200):
+    for seed in range(120):
         rng = np.random.default_rng([seed, 77])
         one = instance(rng)
         reference = optimum(one)

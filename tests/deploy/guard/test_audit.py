@@ -53,9 +53,11 @@ def audited(keystream, monkeypatch):
 CLAIM = Claim(sampler="poisson", clip=0.5, noise_multiplier=2.0)
 
 
-@pytest.mark.parametrize("batches", ["poisson", "fixed"])
-def test_the_guards_step_keeps_its_claim(audited, batches):
-    for finding in audit_training(audited, replace(CLAIM, sampler=batches)):
+def test_the_guards_step_keeps_its_claim(audited):
+    for finding in audit_training(audited, CLAIM):
+        assert finding.passed, str(finding)
+    for test in (sensitivity, sampler):  # what differs with batches of a fixed size
+        finding = test(audited, replace(CLAIM, sampler="fixed"), seed=0)
         assert finding.passed, str(finding)
 
 

@@ -10,7 +10,7 @@ from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.sampled_gaussian import certified_rate, common_noise, largest_rate
 
-CASES = [(0.3, 2.0, 10), (1.0, 1.0, 3), (1.0, 4.0, 80), (4.0, 0.8, 40), (6.0, 2.5, 25)]
+CASES = [(0.3, 2.0, 10), (1.0, 4.0, 80), (4.0, 0.8, 40)]
 
 
 @pytest.mark.parametrize(("epsilon", "noise", "steps"), CASES)

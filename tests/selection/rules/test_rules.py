@@ -72,7 +72,7 @@ def problems(draw):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(problem=problems(), data=st.data())
 def test_any_problem_gives_probabilities_that_follow_the_clients(name, problem, data):
     possible = {"threshold": {"threshold": 1e-3}, "payment-cap": {"spend": 1.0}}
