@@ -365,11 +365,13 @@ class BatchedEngine(Engine):
         """The parts of a batch that workers take: of so many records that a pass can hold.
 
         They depend on public numbers only; a batch that is longer than expected has a long last
-        part. A draw that takes several steps takes them as a whole.
+        part. So has one of which little would be left: whoever took that would wait for the part
+        before. A draw that takes several steps takes them as a whole.
         """
         if self._local_steps > 1:
             return [(0, None)]
-        ends = range(self.micro_batch, batch_size, self.micro_batch)
+        short = self.micro_batch // 2
+        ends = range(self.micro_batch, batch_size - short, self.micro_batch)
         return list(itertools.pairwise([0, *ends, None]))
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
