@@ -274,7 +274,8 @@ def write_lines(lines: Tensor, inputs: Tensor, geometry: Geometry) -> None:
     more = -(inputs.shape[3] + 2 * padding[1]) % turns
     if padding != (0, 0) or more > 0:
         inputs = F.pad(inputs, (padding[1], padding[1] + more, padding[0], padding[0]))
-    image = inputs.contiguous().unflatten(3, (-1, turns)).transpose(3, 4).contiguous()
+    image = inputs.contiguous()
+    image = image.view(*image.shape[:3], -1, turns).transpose(3, 4).contiguous()
     per_row, per_channel, per_line, per_turn, per_pixel = image.stride()
     entry = (apart_down * per_line, apart_across * per_pixel, per_turn)
     place = (down * per_line, across // turns * per_pixel)

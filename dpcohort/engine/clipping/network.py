@@ -354,31 +354,37 @@ class ClippedNetwork:
                 self._release()
         for (shapes, parts), known in list(self.cut_passes.items()):
             if known is None:
-                self.cut_passes[shapes, parts] = self._record_parts(weights[None], shapes, parts)
+                try:
+                    cut = self._record_parts(weights[None], shapes, parts)
+                except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+                    cut = []
+                self.cut_passes[shapes, parts] = cut
                 self._release()
 
     def _record_parts(
         self, weights: Tensor, shapes: Shapes, parts: int
     ) -> list[tuple[slice, Function]]:
-        whole = self.passes[shapes]
-        width = shapes[1][0][1]
+        """The first half of a recorded pass in parts; nothing where their bits are not its."""
+        whole, width = self.passes[shapes], shapes[1][0][1]
         step = -(-width // parts)
-        found: dict[int, RecordedPass | None] = {}
-        cut = []
-        for start in range(0, width, step):
-            rows = min(step, width - start)
-            if rows not in found:
-                found[rows] = self._record(weights, _cut(shapes, rows))
-            replay = found[rows]
-            if replay is None or not isinstance(whole, tuple):
-                return []
-            cut.append((slice(start, start + rows), replay[0]))
+        slices = [slice(i, min(i + step, width)) for i in range(0, width, step)]
+        recorded = {
+            rows: self._record(weights, _cut(shapes, rows))
+            for rows in {part.stop - part.start for part in slices}
+        }
+        passes = [recorded[part.stop - part.start] for part in slices]
+        cut = [(part, one[0]) for part, one in zip(slices, passes, strict=True) if one is not None]
+        if not isinstance(whole, tuple) or len(cut) < len(slices):
+            return []
         dice = torch.Generator().manual_seed(0)
         for _ in range(2):
             weights, inputs, targets, clip = _made_up_arguments(weights, shapes, dice)
-            given = [f(weights, inputs[:, rows], targets[:, rows], clip) for rows, f in cut]
-            pairs = zip(whole[0](weights, inputs, targets, clip), _together(given), strict=True)
-            if not all(torch.equal(one, two) for one, two in pairs):
+            given = [one(weights, inputs[:, part], targets[:, part], clip) for part, one in cut]
+            sums = []
+            for factors, _, *kept in (whole[0](weights, inputs, targets, clip), _together(given)):
+                (total,) = whole[1](factors, torch.zeros_like(weights), *kept)
+                sums.append([factors, total, *kept])
+            if not all(torch.equal(one, two) for one, two in zip(*sums, strict=True)):
                 return []
         return cut
 
