@@ -51,6 +51,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
 WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
+WARM_UP_ALONE = 9  # of one worker, who records passes later
 OPACUS_MODES = ("hooks", "ew", "ghost")
 Turn = Callable[[], int]  # does some client steps and says how many
 
@@ -340,9 +341,10 @@ def show_scaling(arguments: argparse.Namespace) -> None:
     """The engine with 1, 2, 4, ... workers, in turns; the result must be the same to the bit.
 
     A task is a client step, or a part of one. "alone" is the share of a round's time in which no
-    worker has a task; with one worker it is the host's part. "busy" is how many workers have one at
-    a time, on average. Where a task takes longer with more workers, they are in each other's way:
-    in memory, in Python's lock, or as two threads of one core.
+    worker has a task: the host's part. "busy" is how many tasks there are at a time, on average;
+    workers that help with one are not counted. Where a task takes longer with more workers, though
+    it is not cut, they are in each other's way: in memory, in Python's lock, or as two threads of
+    one core.
     """
     most = arguments.threads or os.cpu_count() or 1
     counts = sorted({2, *(arguments.workers or (most, *(2**i for i in range(most.bit_length()))))})
@@ -361,13 +363,13 @@ def show_scaling(arguments: argparse.Namespace) -> None:
                 torch.manual_seed(0)
                 turns[workers] = our_turn(build(), records, merged=merged, workers=workers)
             seen: dict[int, list[list[float]]] = {workers: [] for workers in counts}
-            for repeat in range(WARM_UP + arguments.turns):
+            for repeat in range(WARM_UP_ALONE + arguments.turns):
                 for workers, turn in turns.items():
                     with watched_tasks() as tasks:
                         before = usage()
                         steps = turn()
                         after = usage()
-                    if repeat >= WARM_UP:
+                    if repeat >= WARM_UP_ALONE:
                         used = [(b - a) / steps for a, b in zip(before, after, strict=True)]
                         seen[workers].append([*used, *shares(tasks, after[0] - before[0])])
             medians = {

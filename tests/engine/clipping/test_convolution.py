@@ -14,8 +14,8 @@ from dpcohort.engine.clipping.convolution import BankedConvolution, patches
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
-@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
-@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3), (1, 2)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 3)])
 def test_patches_are_those_of_unfold(
     padding: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
 ) -> None:
@@ -25,6 +25,9 @@ def test_patches_are_those_of_unfold(
     assert found.shape[1] == height * width == expected.shape[2]
     reordered = found.view(2, height * width, 3, 2, 3).permute(0, 4, 2, 3, 1)
     assert torch.equal(reordered.reshape(expected.shape), expected)
+    lines, _ = patches(images, ((3, 2), stride, padding, dilation), by_line=True, ones=True)
+    assert torch.equal(lines[:, :-1], expected)
+    assert bool((lines[:, -1] == 1).all())
 
 
 @pytest.mark.parametrize(
