@@ -16,6 +16,10 @@ parts add in their order, whoever computes them. A worker waits only if the part
 which is rare as workers take the same part of several draws first; and it waits when it has its
 gradients and not before.
 
+Where the last draws of a round are fewer than the workers, those without one compute rows of the
+passes of others (``Shared``), or noise for them. Whoever has a draw does what nobody has begun, so
+it waits for nothing that is not being computed.
+
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On an accelerator all draws of an experiment are then one batch, each record with the
 factor of its draw. On a CPU draw i then adds to partial sum i modulo their number, in the order of
