@@ -72,7 +72,6 @@ _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a
 _LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
 _PART = 32  # records of a pass that are worth a task of their own
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort
-_DRAWING_THREADS = 4
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
 
@@ -123,12 +122,9 @@ class BatchedEngine(Engine):
         self._adding = threading.Lock()
         self._noise_ahead: dict[tuple[int, int], Future[Tensor]] = {}
         self._ahead_memory: dict[tuple[int, int], Tensor] = {}
-        # Threads start when they are first needed, and end with the engine. Beside an accelerator
-        # they draw batches.
+        # Threads start when they are first needed, and end with the engine.
         self._pool = ThreadPoolExecutor(
-            self.workers if on_cpu else _DRAWING_THREADS,
-            initializer=torch.set_num_threads,
-            initargs=(1,),
+            self.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
         inputs, targets = self._records.gather(self._records.indices[:3])
         first = ClippedNetwork(self._model, loss, inputs, targets)
@@ -241,15 +237,14 @@ class BatchedEngine(Engine):
         self, cohorts: Sequence[Cohort], step: int
     ) -> tuple[list[IntArray], WordArray, FloatArray, FloatArray]:
         """Rows, names of noise, and factors on sums and noise, of all draws in a local step."""
-        scale, spread = [], []
-        drawn = self._pool.map(cohort_rows, self._experiments, cohorts, itertools.repeat(step))
+        rows, scale, spread = [], [], []
         for experiment, cohort in zip(self._experiments, cohorts, strict=True):
+            rows += cohort_rows(experiment, cohort, step)
             sizes = experiment.step_sizes(cohort, step)
             scale.append(sizes / cohort.batch_sizes)
             spread.append(sizes * cohort.noise_stds * experiment.adds_noise_at(step))
         streams = [experiment.streams for experiment in self._experiments]
         words = first_words(streams, "noise", cohorts, step)
-        rows = [own for rows in drawn for own in rows]
         return rows, words, np.concatenate(scale), np.concatenate(spread)
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
