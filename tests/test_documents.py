@@ -118,6 +118,17 @@ def test_the_readme_tells_what_pooled_noise_reaches(name):
     assert any(line.startswith(f"| {name}, ") and line.endswith(f" | {row} |") for line in lines)
 
 
+def test_the_readme_tells_what_pooled_noise_gives_the_papers_network():
+    cells = json.loads((ROOT / "results" / "pooled-fashion-mnist.json").read_text())["cells"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for mechanism, cohort in [("pooled", 10), ("pooled", 100), ("pooled, half colluding", 100)]:
+        means = [
+            f"{cell['mean']:.1f}" for cell in cells
+            if (cell["mechanism"], cell["axes"]["cohort"]) == (mechanism, cohort)
+        ]  # fmt: skip
+        assert " / ".join(means) in readme
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_the_readme_tells_what_random_weights_give(name):
     path = ROOT / "results" / f"beyond-{name}-random-start.json"
