@@ -164,9 +164,7 @@ class Experiment:
         std = merged_std(stds, self.step_size(cohort.round, training.local_steps - 1))
         if std == 0.0:  # public clients only
             return mean
-        return self.streams.add_normal_(
-            mean, std, purpose="merged noise", round=cohort.round, client=0
-        )
+        return merged_noise_(mean, std, self.streams, round=cohort.round)
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
@@ -485,15 +483,15 @@ def release_sum(
     return release(total[None], [exponent], [key], factors=[factor], dtype=dtype)[0]
 
 
-def merged_noise_(out: Tensor, streams: Streams, *, round: int) -> Tensor:
-    """Fill ``out`` with the standard normal noise of a round.
+def merged_noise_(mean: Tensor, spread: float, streams: Streams, *, round: int) -> Tensor:
+    """Add ``spread`` times the standard normal noise of a round to a mean.
 
     Example:
-        >>> noise = merged_noise_(torch.empty(3), Streams.seeded(0), round=0)
-        >>> torch.equal(noise, merged_noise_(torch.empty(3), Streams.seeded(0), round=1))
+        >>> noise = merged_noise_(torch.zeros(3), 1.0, Streams.seeded(0), round=0)
+        >>> torch.equal(noise, merged_noise_(torch.zeros(3), 1.0, Streams.seeded(0), round=1))
         False
     """
-    return streams.normal_(out, purpose="merged noise", round=round, client=0)
+    return streams.add_normal_(mean, spread, purpose="merged noise", round=round, client=0)
 
 
 def refuse_unmergeable(streams: Streams, aggregation: AggregationRule) -> None:

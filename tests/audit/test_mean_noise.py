@@ -37,7 +37,9 @@ def _std(broken: Callable[[Any, float], float]) -> Fault:
 def _same_in_every_round(patch: pytest.MonkeyPatch) -> None:
     right = experiment.merged_noise_
     patch.setattr(
-        experiment, "merged_noise_", lambda out, streams, round: right(out, streams, round=0)
+        experiment,
+        "merged_noise_",
+        lambda mean, spread, streams, round: right(mean, spread, streams, round=0),
     )
 
 

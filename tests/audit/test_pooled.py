@@ -182,17 +182,19 @@ def _public_share_forgotten(patch: pytest.MonkeyPatch) -> None:
 def _same_in_every_round(patch: pytest.MonkeyPatch) -> None:
     right = experiment.merged_noise_
     patch.setattr(
-        experiment, "merged_noise_", lambda out, streams, round: right(out, streams, round=0)
+        experiment,
+        "merged_noise_",
+        lambda mean, spread, streams, round: right(mean, spread, streams, round=0),
     )
 
 
 def _copied_block(patch: pytest.MonkeyPatch) -> None:
     right = experiment.merged_noise_
 
-    def broken(out: Any, streams: Any, *, round: int) -> Any:
-        noise, part = right(out, streams, round=round), out.numel() // 4
+    def broken(mean: Any, spread: float, streams: Any, *, round: int) -> Any:
+        noise, part = right(0 * mean, spread, streams, round=round), mean.numel() // 4
         noise[2 * part : 3 * part] = noise[:part]
-        return noise
+        return mean.add_(noise)
 
     patch.setattr(experiment, "merged_noise_", broken)
 

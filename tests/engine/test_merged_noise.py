@@ -113,7 +113,7 @@ def test_it_is_the_training_with_the_last_noises_exchanged(
         seen[k] = draw + 1
         name = {"round": 0, "client": k, "draw": draw, "step": local_steps - 1}
         own += alpha * std * streams.normal_(torch.empty_like(own), **name) / 6
-    one = merged_noise_(torch.empty_like(own), streams, round=0)
+    one = merged_noise_(torch.zeros_like(own), 1.0, streams, round=0)
     together = alpha * np.sqrt(sum(std**2 for std in stds)) / 6 * one
     torch.testing.assert_close(separate + own, merged + together, rtol=0, atol=1e-13)
 
@@ -194,7 +194,7 @@ def test_empty_batches_leave_the_noise(make_plan: Any, make_records: Any) -> Non
     plan, model, records = setting(make_plan, make_records, cohorts=[COHORTS[0]])
     plan.sampling_rates = np.zeros(4)
     stds = np.array([NOISE[k] * 0.3 / 4 for k in COHORTS[0]])
-    noise = merged_noise_(torch.empty(43, dtype=torch.float64), Streams.seeded(8), round=0)
+    noise = merged_noise_(torch.zeros(43, dtype=torch.float64), 1.0, Streams.seeded(8), round=0)
     for engine in (ReferenceEngine, BatchedEngine):
         built = engine(
             model,
@@ -279,13 +279,13 @@ def test_an_error_in_a_worker_comes_out(
 
 def test_the_stream_is_its_own() -> None:
     streams = Streams.seeded(0)
-    first = merged_noise_(torch.empty(50), streams, round=3)
+    first = merged_noise_(torch.zeros(50), 1.0, streams, round=3)
     others = [
-        merged_noise_(torch.empty(50), streams, round=4),
-        merged_noise_(torch.empty(50), Streams.seeded(1), round=3),
+        merged_noise_(torch.zeros(50), 1.0, streams, round=4),
+        merged_noise_(torch.zeros(50), 1.0, Streams.seeded(1), round=3),
         streams.normal_(torch.empty(50), round=3, client=0),
     ]
-    assert torch.equal(first, merged_noise_(torch.empty(50), Streams.seeded(0), round=3))
+    assert torch.equal(first, merged_noise_(torch.zeros(50), 1.0, Streams.seeded(0), round=3))
     assert not any(bool((first == other).any()) for other in others)
 
 

@@ -109,7 +109,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
         start = state.parameters.clone()
         next(iter(engine.rounds([state])))
         steps[name] = start - state.parameters
-    noise = merged_noise_(torch.empty_like(start), Streams.seeded(5), round=0)
+    noise = merged_noise_(torch.zeros_like(start), 1.0, Streams.seeded(5), round=0)
     size = 0.3 * np.linalg.norm(np.broadcast_to(share, 5)[COHORTS[0]]) / 4
     torch.testing.assert_close(steps["noisy"] - steps["quiet"], size * noise, rtol=1e-9, atol=1e-14)
     alone = []

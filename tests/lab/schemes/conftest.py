@@ -36,10 +36,11 @@ class Recorder:
         self.step_size = optimiser.step_size
         self.updates: list[torch.Tensor] = []
 
-    def apply(self, state, update) -> None:
-        self.updates.append(update.clone())
-        state.parameters.sub_(update)
-        state.next_round += 1
+    def apply(self, states, updates) -> None:
+        for state, update in zip(states, updates, strict=True):
+            self.updates.append(update.clone())
+            state.parameters.sub_(update)
+            state.next_round += 1
 
 
 class Silent(Simulation):
