@@ -50,6 +50,7 @@ __all__ = [
     "rule_card",
     "rule_names",
     "settings_of",
+    "telling",
 ]
 
 
@@ -486,6 +487,33 @@ def naming_the_rule(rule: object, doing: str) -> Iterator[None]:
             f"the rule {full_name(rule)} failed in {doing}: {type(error).__name__}: {error} "
             f"({Path(last.filename).name}, line {last.lineno})."
         ) from error
+
+
+@contextmanager
+def telling(what: str, more: str = "") -> Iterator[None]:
+    """Whatever goes wrong inside a function of the user's is told as one message.
+
+    Args:
+        what: that failed.
+        more: what to say after it.
+
+    Raises:
+        InputError: it failed; says how.
+
+    Example:
+        >>> with telling("the loss my:loss failed"):
+        ...     1 / 0
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: the loss my:loss failed: ZeroDivisionError: division by zero
+    """
+    try:
+        yield
+    except DpcohortError:
+        raise
+    except Exception as error:  # it is not ours, so it may fail in any way
+        message = f"{what}: {type(error).__name__}: {error}{more}"
+        raise InputError.because(message) from error
 
 
 def _class_of(rule: object) -> Any:

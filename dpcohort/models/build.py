@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
 from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unknown
 from dpcohort.models.oriented import flag
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_function, telling
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -99,17 +99,11 @@ def _build_own(
 ) -> nn.Module:
     function = named_function("model", name)
     offered = {"input_shape": shape, "classes": classes, "outputs": classes}
-    try:
+    with telling(f"The model function {name} failed"):
         accepted = inspect.signature(function).parameters
         takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
         arguments = {key: value for key, value in offered.items() if takes_all or key in accepted}
         model = function(**{**arguments, **options})
-    except DpcohortError:
-        raise
-    except Exception as error:  # the user's function may fail in any way
-        raise InputError.because(
-            f"The model function {name} failed: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(model, nn.Module):
         given = type(model).__name__
         raise InputError(f"result of {name}", given=given, allowed="a torch.nn.Module")
