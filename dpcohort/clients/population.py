@@ -1080,11 +1080,8 @@ class Population:
     def _row(self, key: int | str) -> int:
         if isinstance(key, str):
             return self.index_of(key)
-        allowed = f"an id, or a position from 0 to {len(self) - 1}"
         try:
-            row = operator.index(key)
-        except TypeError:
+            return range(len(self))[operator.index(key)]
+        except (TypeError, IndexError):
+            allowed = f"an id, or a position from 0 to {len(self) - 1}"
             raise InputError("client", given=key, allowed=allowed) from None
-        if not -len(self) <= row < len(self):
-            raise InputError("client", given=key, allowed=allowed)
-        return row % len(self)

@@ -60,8 +60,7 @@ Where = tuple[str | int, ...]
 Lines = dict[Where, int | None]
 
 _MOST_SHOWN = 5
-_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
-_LIST_OF_TABLES = re.compile(r"\s*\[\[\s*([^\[\]]+?)\s*\]\]\s*(?:#.*)?$")
+_TABLE = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-\"'. ]+?)\s*=")
 _KINDS = {
     "int_type": "a whole number, written without a decimal point",
@@ -171,13 +170,11 @@ def key_lines(text: str) -> Lines:
     tables: Counter[Where] = Counter()
     table: Where = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if found := _LIST_OF_TABLES.match(line):
-            name = _parts(found[1])
-            table = (*name, tables[name])
-            tables[name] += 1
-            lines.setdefault(table, number)
-        elif found := _TABLE.match(line):
-            table = _parts(found[1])
+        if found := _TABLE.match(line):
+            table = name = _parts(found[2])
+            if found[1] == "[[":  # one of a list of tables
+                table = (*name, tables[name])
+                tables[name] += 1
             lines.setdefault(table, number)
         elif found := _KEY.match(line):
             lines.setdefault((*table, *_parts(found[1])), number)

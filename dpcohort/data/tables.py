@@ -656,12 +656,10 @@ def numbers_of(
         )
     values = np.asarray(found, np.float64)
     is_missing = np.isnan(values)
-    if needed and is_missing.any():
-        words = f"{_record(name, int(np.argmax(is_missing)))} is missing: every record needs one."
-        raise InputError.because(words)
-    if needed and np.isinf(values).any():
-        words = f"{_record(name, int(np.argmax(np.isinf(values))))} is not finite."
-        raise InputError.because(words)
+    bad = {"is missing: every record needs one.": is_missing, "is not finite.": np.isinf(values)}
+    for words, rows in bad.items():
+        if needed and rows.any():
+            raise InputError.because(f"{_record(name, int(np.argmax(rows)))} {words}")
     return np.where(is_missing, 0.0, values), is_missing
 
 
