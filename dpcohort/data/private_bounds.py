@@ -30,9 +30,9 @@ from dpcohort._validate import FloatArray, IntArray, number
 from dpcohort.accounting.segments import left
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_JSON
-from dpcohort.text_files import parse_json, read_utf8
+from dpcohort.text_files import of_file, parse_json, read_utf8
 
 FORMAT = "dpcohort estimated bounds"
 #: Cells of the grid of a column.
@@ -137,7 +137,8 @@ def read_estimate(path: str | Path) -> dict[str, Any]:
         FileFormatError: it is not there, or not an estimate.
     """
     content = read_utf8(path, at_most_bytes=LARGEST_JSON)
-    try:
+    words = "not a whole estimate of dpcohort data bounds ({})"
+    with of_file(path, words, (ValueError, KeyError, TypeError, AttributeError)):
         found = parse_json(content)
         if found["format"] != FORMAT or found["schema"] != 1:
             raise ValueError(f"{FORMAT!r} expected")
@@ -151,9 +152,6 @@ def read_estimate(path: str | Path) -> dict[str, Any]:
                 number(column, end)
         digest = hashlib.sha256(content).hexdigest()
         return {**found, "stamp": str(found["stamp"]), "sha256": digest}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        words = f"not a whole estimate of dpcohort data bounds ({error})"
-        raise FileFormatError(path, words) from None
 
 
 def charge(
