@@ -82,16 +82,12 @@ class Metric:
 
 
 #: What runs are judged by, by name.
+_ACCURACY = Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True)
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True),
-        Metric(
-            name="balanced_accuracy",
-            words="balanced accuracy",
-            is_share=True,
-            higher_is_better=True,
-        ),
+        _ACCURACY,
+        replace(_ACCURACY, name="balanced_accuracy", words="balanced accuracy"),
         Metric(name="rmse", words="RMSE"),
         Metric(name="mae", words="mean absolute error"),
         Metric(name="quantile_loss", words="quantile loss"),

@@ -193,15 +193,17 @@ class Plan:
         for column in (self.selection.probabilities, *noise, *reports):
             column.setflags(write=False)
         clients = len(self.population)
-        lengths = {"schedule": self.schedule.clients, "noise": self.noise_multipliers.size}
+        lengths = {"schedule is": self.schedule.clients, "noise is": self.noise_multipliers.size}
         if self.adaptive is None:
-            lengths["selection"] = self.selection.probabilities.size
+            lengths["selection is"] = self.selection.probabilities.size
         else:
-            lengths["reports"] = self.adaptive.report_caps.size
-        for name, length in lengths.items():
+            lengths["reports is"] = self.adaptive.report_caps.size
+        if self.pooled is not None:
+            lengths["weights are"] = self.pooled.weights.size
+        for words, length in lengths.items():
             if length != clients:
                 raise InputError.because(
-                    f"the {name} is for {length} clients but the population has {clients}."
+                    f"the {words} for {length} clients but the population has {clients}."
                 )
         check_selection(self.selection, clients)
         planned = (self.training.rounds, self.training.cohort_size)
@@ -239,11 +241,6 @@ class Plan:
         refuse_unpoolable(contract, training, self.schedule.draws)
         if self.adaptive is not None:
             raise adaptive_under_pooled_trust(self.selection.rule)
-        if pooled.weights.size != len(self.population):
-            raise InputError.because(
-                f"the weights are for {pooled.weights.size} clients but the population has "
-                f"{len(self.population)}."
-            )
         honest = contract.honest(training.cohort_size)
         if pooled.honest != honest:
             raise InputError.because(

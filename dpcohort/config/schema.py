@@ -418,6 +418,11 @@ _STEP_KEYS = {
 }
 
 
+def _goes_with(key: str, other: str, value: str, step: str = "") -> InputError:
+    words = f'goes with {other} = "{value}", and only with it. {step}'
+    return InputError.about(key, words.rstrip())
+
+
 def check_bounds(section: Section) -> None:
     """Refuse a number that is outside of its bounds.
 
@@ -443,8 +448,7 @@ def check_data(section: DataSection) -> None:
         if wanted and not given:
             raise InputError.about(key, f'is missing: partition = "{kind}" needs it.')
         if given and not wanted:
-            words = f'goes with partition = "{kind}", and only with it. '
-            raise InputError.about(key, words + _REMOVE.format(key))
+            raise _goes_with(key, "partition", kind, _REMOVE.format(key))
     if section.estimated_bounds is not None and section.client is None:
         words = "needs client: the column that says whose record it is, and so who paid."
         raise InputError.about("estimated_bounds", words)
@@ -455,8 +459,7 @@ def check_data(section: DataSection) -> None:
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))
     if "similarity" in section.model_fields_set and section.partition != "paper":
-        words = 'goes with partition = "paper", and only with it. '
-        raise InputError.about("similarity", words + _REMOVE.format("similarity"))
+        raise _goes_with("similarity", "partition", "paper", _REMOVE.format("similarity"))
 
 
 def check_task(section: TaskSection) -> None:
@@ -474,10 +477,9 @@ def check_task(section: TaskSection) -> None:
         weights = given.get("class_weights", ())
         number_of = section.kind in ("regression", "counts")
         Task.from_dict(given, outputs=1 if number_of else max(2, len(weights)))
-    for key, losses in (("delta", ("huber",)), ("quantile", ("quantile",))):
-        if key in given and section.loss is not None and section.loss not in losses:
-            words = f'goes with loss = "{losses[0]}", and only with it. Remove it.'
-            raise InputError.about(key, words)
+    for key, loss in (("delta", "huber"), ("quantile", "quantile")):
+        if key in given and section.loss not in (None, loss):
+            raise _goes_with(key, "loss", loss, "Remove it.")
 
 
 def check_tuning(section: TuningSection) -> None:
@@ -489,7 +491,7 @@ def check_tuning(section: TuningSection) -> None:
     charged = section.source == "charged"
     for key in ("private", "id", "budgets", "share"):
         if getattr(section, key) is not None and not charged:
-            raise InputError.about(key, 'goes with source = "charged", and only with it.')
+            raise _goes_with(key, "source", "charged")
     if charged and section.share is None:
         words = 'is missing: with source = "charged" it says which part of each budget is spent.'
         raise InputError.about("share", words)

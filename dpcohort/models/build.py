@@ -177,12 +177,8 @@ def mnist_cnn(
         26010
     """
     convolutions = [
-        nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3),
-        _activation(activation),
-        nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, stride=2),
-        _activation(activation),
-        nn.MaxPool2d(2, 1),
+        *_pooled(nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3), activation, stride=1),
+        *_pooled(nn.Conv2d(16, 32, 4, stride=2), activation, stride=1),
     ]
     choice("start", start, ("random", "oriented"))
     network = _convolutional("mnist-cnn", convolutions, shape, [32], classes, activation)
@@ -199,12 +195,8 @@ def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "
         824874
     """
     convolutions = [
-        nn.Conv2d(_channels(shape), 16, 3, padding=1),
-        _activation(activation),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        _activation(activation),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(_channels(shape), 16, 3, padding=1), activation),
+        *_pooled(nn.Conv2d(16, 32, 3, padding=1), activation),
     ]
     return _convolutional("mnist-cnn-large", convolutions, shape, [512, 32], classes, activation)
 
@@ -224,6 +216,10 @@ def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh")
         layers.append(nn.MaxPool2d(2))
         channels = width
     return _convolutional("cifar-cnn", layers, shape, [128], classes, activation)
+
+
+def _pooled(layer: nn.Module, activation: str, *, stride: int = 2) -> list[nn.Module]:
+    return [layer, _activation(activation), nn.MaxPool2d(2, stride)]
 
 
 def _convolutional(
