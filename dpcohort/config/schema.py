@@ -70,11 +70,11 @@ class PopulationSection(Section):
 
     clients: str | None = None
     count: int | None = None
-    total_size: int | None = None
+    total_size: int | None = _bounded(None, at_least=1, at_most=MAX_SIZE)
     size: Any = None
     epsilon: Any = None
-    delta: float = 1e-5
-    seed: int = 0
+    delta: float = _bounded(1e-5, above=0, below=1)
+    seed: int = _bounded(0, at_least=0)
     allow_large_delta: bool = False
     public: list[PublicClients] = Field(default_factory=list)
 
@@ -269,15 +269,13 @@ def check_population(section: PopulationSection, *, has_data: bool) -> None:
         if getattr(section, key) is None:
             words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
             raise InputError.about(key, words)
-    total = section.total_size
-    if total is None and section.size is None and not has_data:
+    if section.total_size is None and section.size is None and not has_data:
         words = "is missing; or give size, if each client draws its own."
         raise InputError.about("total_size", words)
     if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
         Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
     _size_distribution(section)
-    if total is not None:
-        whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
+    check_bounds(section)
     for row, group in enumerate(section.public):
         whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MOST_CLIENTS)
         whole_number(f"public[{row}].size", group.size, at_least=1, at_most=MAX_SIZE)
@@ -288,8 +286,6 @@ def check_population(section: PopulationSection, *, has_data: bool) -> None:
         choice("epsilon", section.epsilon, [*PAPER_BUDGETS, ALL_PUBLIC])
     else:
         distribution_from("epsilon", section.epsilon)
-    number("delta", section.delta, above=0, below=1)
-    whole_number("seed", section.seed, at_least=0)
 
 
 def draw_population(
