@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
-from dpcohort.accounting.segments import left
+from dpcohort.accounting.segments import left, private_clients
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
 from dpcohort.errors import InputError
@@ -120,12 +120,11 @@ def estimate_bounds(
         "stamp": PRIVATE if seed is None else SEEDED,
         "clients": {
             client: {
-                "promised_epsilon": float(population.epsilon[k]),
+                "promised_epsilon": promised,
                 "charged_epsilon": float(charged[k]),
-                "left_epsilon": left(float(population.epsilon[k]), float(charged[k])),
+                "left_epsilon": left(promised, float(charged[k])),
             }
-            for k, client in enumerate(population.ids)
-            if not population.public[k]
+            for k, client, promised, _ in private_clients(population)
         },
     }
 
@@ -169,8 +168,7 @@ def charge(
         InputError: a client did not pay, or promises another budget than it did then.
     """
     epsilon = population.epsilon.copy()
-    for k in np.flatnonzero(~population.public).tolist():
-        name, has = population.ids[k], float(population.epsilon[k])
+    for k, name, has, _ in private_clients(population):
         paid = estimate["clients"].get(name)
         promised = math.nan if paid is None else float(paid["promised_epsilon"])
         if promised == has:
