@@ -18,7 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -358,10 +358,9 @@ def _state_of_path() -> tuple[object, ...]:
 
 
 def _changed_at(folder: str) -> int | None:
-    try:
+    with suppress(OSError):  # a path may name what is not there
         return os.stat(folder or ".").st_mtime_ns
-    except OSError:  # a path may name what is not there
-        return None
+    return None
 
 
 def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -21,6 +21,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -746,10 +747,9 @@ def rewritten(
 
 
 def _toml_in(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return parse_toml(text)
-    except ValueError:
-        return None
+    return None
 
 
 def _at(values: Mapping[str, Any], place: Where) -> Any:
