@@ -273,8 +273,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The class of each record."""
-        best = self._outputs(X).argmax(1)
-        found: NDArray[Any] = self.classes_[best]
+        found: NDArray[Any] = self.classes_[self._outputs(X).argmax(1)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:  # noqa: N803
@@ -337,8 +336,7 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The number of each record, in the units of ``y``."""
-        outputs = self._outputs(X)
-        return self.task_.predictions(outputs)
+        return self.task_.predictions(self._outputs(X))
 
 
 def _partition(groups: ArrayLike | None, records: int) -> Partition:
