@@ -273,7 +273,8 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The class of each record."""
-        found: NDArray[Any] = self.classes_[self._outputs(X).argmax(1)]
+        best = self._outputs(X).argmax(1)
+        found: NDArray[Any] = self.classes_[best]
         return found
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:  # noqa: N803
@@ -336,7 +337,8 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The number of each record, in the units of ``y``."""
-        return self.task_.predictions(self._outputs(X))
+        outputs = self._outputs(X)
+        return self.task_.predictions(outputs)
 
 
 def _partition(groups: ArrayLike | None, records: int) -> Partition:
