@@ -745,9 +745,8 @@ class Client:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id.strip():
             raise InputError("id", given=self.id, allowed=ID_ALLOWED)
-        object.__setattr__(
-            self, "size", whole_number("size", self.size, at_least=1, at_most=MAX_SIZE)
-        )
+        size = whole_number("size", self.size, at_least=1, at_most=MAX_SIZE)
+        object.__setattr__(self, "size", size)
         if not isinstance(self.budget, Budget | Public):
             raise InputError("budget", given=self.budget, allowed="a Budget, or PUBLIC")
         if self.batch_size is not None:

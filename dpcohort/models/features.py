@@ -131,9 +131,8 @@ def precompute_features(
     module = copy.deepcopy(features).to(device)
 
     def of(inputs: NDArray[Any]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = (
-            module(torch.as_tensor(data.normalised(inputs), device=device)).cpu().numpy()
-        )
+        records = torch.as_tensor(data.normalised(inputs), device=device)
+        found: NDArray[np.float32] = module(records).cpu().numpy()
         if found.ndim != 2 or len(found) != len(inputs):
             allowed = "(records, features), one vector a record"
             raise InputError("shape of the features", given=found.shape, allowed=allowed)
