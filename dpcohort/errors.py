@@ -122,9 +122,7 @@ _EXTRAS = {
     **dict.fromkeys(("jinja2", "plotly"), "report"),
     "pyarrow": "tables",
     "flwr": "flower",
-    "tensorboard": "tensorboard",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
+    **{name: name for name in ("tensorboard", "mlflow", "wandb")},
 }
 
 

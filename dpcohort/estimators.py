@@ -343,14 +343,10 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
 
 def _partition(groups: ArrayLike | None, records: int) -> Partition:
     """Who holds which record, by name, in the order of the names."""
-    if groups is None:
-        names: NDArray[Any] = np.full(records, "all")
-    else:
-        names = np.asarray(groups)
-        if names.shape != (records,):
-            raise InputError("shape of groups", given=names.shape, allowed=f"({records},)")
-        names = names.astype(str)
-    return column_partition(names)
+    names = np.full(records, "all") if groups is None else np.asarray(groups)
+    if names.shape != (records,):
+        raise InputError("shape of groups", given=names.shape, allowed=f"({records},)")
+    return column_partition(names.astype(str))
 
 
 def _of_each(field: str, given: Any, names: tuple[str, ...]) -> list[float]:

@@ -765,15 +765,12 @@ class TrustValue:
     def text(self) -> str:
         """What it is worth in plain sentences, one a line."""
         local, *pooled = self.outcomes
-        lines = [
-            f"Noise on a round's mean gradient, trusting nobody: {local.noise_to_clip:.4g} C.",
-        ]
+        lines = [f"Noise on a round's mean gradient, trusting nobody: {local.noise_to_clip:.4g} C."]
         for one in pooled:
-            said = (
+            lines.append(
                 f"Pooled in cohorts of {one.cohort_size}, {one.honest} of them honest: "
                 f"{one.noise_to_clip:.4g} C, with {_gain(one.gain)}"
             )
-            lines.append(said)
         for one in {one.cohort_size: one for one in pooled}.values():
             pays = (
                 f"pays from {one.pays_from} honest members on"

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.plain_text import first_of
 from dpcohort.tasks import Task
 
 __all__ = [
@@ -81,16 +82,12 @@ class Metric:
 
 
 #: What runs are judged by, by name.
+_ACCURACY = Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True)
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True),
-        Metric(
-            name="balanced_accuracy",
-            words="balanced accuracy",
-            is_share=True,
-            higher_is_better=True,
-        ),
+        _ACCURACY,
+        replace(_ACCURACY, name="balanced_accuracy", words="balanced accuracy"),
         Metric(name="rmse", words="RMSE"),
         Metric(name="mae", words="mean absolute error"),
         Metric(name="quantile_loss", words="quantile loss"),
@@ -474,7 +471,8 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
             ]
         if not never.size:
             return []
-        names, records = _listed([task.called(int(c)) for c in never]), np.isin(labels, never).sum()
+        names = first_of([task.called(int(c)) for c in never])
+        records = np.isin(labels, never).sum()
         return [
             f"the model never says {names}, the truth of {records} of {len(labels)} test records."
         ]
@@ -485,7 +483,7 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
             return []
         which = "every label"
         if len(same) < task.outputs:
-            which = _listed([task.called(i) for i in same])
+            which = first_of([task.called(i) for i in same])
         return [f"the model says the same of {which} for all {len(labels)} test records."]
     predicted = task.predictions(found)
     spread = float(np.std(task.unscaled(np.asarray(labels, np.float64))))
@@ -496,8 +494,3 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
             "hold."
         ]
     return []
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more

@@ -9,7 +9,7 @@ turns the direction of text shows a name backwards, and a character of no width 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = ["LONGEST_WORDS", "counted", "html_table", "json_visible", "one_line", "visible"]
 
@@ -65,6 +65,17 @@ def counted(number: int, noun: str) -> str:
         ('1 client', '2,000 draws')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def first_of(words: Sequence[str], most: int = 5) -> str:
+    """The first of some words, and how many more there are.
+
+    Example:
+        >>> first_of(["a", "b", "c"], 2), first_of(["a"], 2)
+        ('a, b and 1 more', 'a')
+    """
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:

@@ -46,7 +46,7 @@ from dpcohort.accounting.pooled import (
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.clients.population import shared
+from dpcohort.clients.population import COLUMN_NAMES, shared
 from dpcohort.errors import (
     BudgetExceededError,
     DpcohortError,
@@ -193,15 +193,17 @@ class Plan:
         for column in (self.selection.probabilities, *noise, *reports):
             column.setflags(write=False)
         clients = len(self.population)
-        lengths = {"schedule": self.schedule.clients, "noise": self.noise_multipliers.size}
+        lengths = {"schedule is": self.schedule.clients, "noise is": self.noise_multipliers.size}
         if self.adaptive is None:
-            lengths["selection"] = self.selection.probabilities.size
+            lengths["selection is"] = self.selection.probabilities.size
         else:
-            lengths["reports"] = self.adaptive.report_caps.size
-        for name, length in lengths.items():
+            lengths["reports is"] = self.adaptive.report_caps.size
+        if self.pooled is not None:
+            lengths["weights are"] = self.pooled.weights.size
+        for words, length in lengths.items():
             if length != clients:
                 raise InputError.because(
-                    f"the {name} is for {length} clients but the population has {clients}."
+                    f"the {words} for {length} clients but the population has {clients}."
                 )
         check_selection(self.selection, clients)
         planned = (self.training.rounds, self.training.cohort_size)
@@ -239,11 +241,6 @@ class Plan:
         refuse_unpoolable(contract, training, self.schedule.draws)
         if self.adaptive is not None:
             raise adaptive_under_pooled_trust(self.selection.rule)
-        if pooled.weights.size != len(self.population):
-            raise InputError.because(
-                f"the weights are for {pooled.weights.size} clients but the population has "
-                f"{len(self.population)}."
-            )
         honest = contract.honest(training.cohort_size)
         if pooled.honest != honest:
             raise InputError.because(
@@ -758,16 +755,8 @@ class Plan:
             chosen = (self.schedule.counts, self.report_caps, noise, self.report_multipliers)
         digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
         digest.update("\0".join(people.ids).encode())
-        for column in (
-            people.sizes,
-            people.epsilon,
-            people.delta,
-            people.batch_sizes,
-            people.public,
-            *chosen,
-            self.certified_epsilon,
-            self.lifted,
-        ):
+        held = [getattr(people, name) for name in COLUMN_NAMES.values()]
+        for column in (*held, *chosen, self.certified_epsilon, self.lifted):
             digest.update(column.dtype.str.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
         if self.before:
@@ -785,7 +774,7 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
         with atomic_writer(path) as file:
-            file.writelines(_fixed(self) if self.adaptive is None else _adaptive(self))
+            file.writelines(_pieces(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -1054,25 +1043,34 @@ _FIXED, _ADAPTIVE = "dpcohort plan", "dpcohort adaptive plan"
 _SCHEMA = 1
 
 
-def _head(plan: Plan, format: str) -> str:
-    head = {"format": format, "schema": _SCHEMA, "dpcohort": __version__, "sha256": plan.sha256}
-    return "{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in head.items())
+def _pieces(plan: Plan) -> Iterator[str]:
+    """The file in pieces, so that a million clients are never one string."""
+    fixed = plan.adaptive is None
+    head = {"format": _FIXED if fixed else _ADAPTIVE, "schema": _SCHEMA, "dpcohort": __version__}
+    head["sha256"] = plan.sha256
+    yield "{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in head.items())
+    for name, section in _fixed(plan).items() if fixed else ():
+        yield f',\n"{name}": {{\n'
+        for position, (key, value) in enumerate(section.items()):
+            yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
+        yield "\n}"
+    content = {} if plan.adaptive is None else _adaptive(plan, plan.adaptive)
+    if plan.pooled is not None:
+        content["pooled"] = plan.pooled.to_dict()
+    if plan.before:
+        content["before"] = _plain_before(plan)
+    for key, value in content.items():
+        yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
+    yield "\n}\n"
 
 
-def _adaptive(plan: Plan) -> Iterator[str]:
-    people, adaptive = plan.population, plan.adaptive
-    assert adaptive is not None
-    content = {
+def _adaptive(plan: Plan, adaptive: Adaptive) -> dict[str, Any]:
+    people = plan.population
+    columns = {key: _plain(getattr(people, name)) for key, name in COLUMN_NAMES.items()}
+    return {
         **plan.plain_settings(),
         "watches_updates": adaptive.rule.watches_updates,
-        "clients": {
-            "id": list(people.ids),
-            "size": people.sizes.tolist(),
-            "epsilon": _plain(people.epsilon),
-            "delta": _plain(people.delta),
-            "batch_size": people.batch_sizes.tolist(),
-            "public": people.public.tolist(),
-        },
+        "clients": {"id": list(people.ids), **columns},
         "caps": {
             "draws": plan.schedule.counts.tolist(),
             "reports": adaptive.report_caps.tolist(),
@@ -1084,16 +1082,6 @@ def _adaptive(plan: Plan) -> Iterator[str]:
             "lifted": plan.lifted.tolist(),
         },
     }
-    yield _head(plan, _ADAPTIVE)
-    for key, value in content.items():
-        yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
-    yield _before(plan)
-    yield "\n}\n"
-
-
-def _before(plan: Plan) -> str:
-    """The runs before as a part of the file; nothing for a plan without any."""
-    return f',\n"before": {json.dumps(_plain_before(plan))}' if plan.before else ""
 
 
 def _plain_before(plan: Plan) -> list[dict[str, Any]]:
@@ -1104,13 +1092,13 @@ def _plain(column: NDArray[Any]) -> list[float | None]:
     return [None if value != value else value for value in column.tolist()]
 
 
-def _fixed(plan: Plan) -> Iterator[str]:
-    """The file in pieces, so that a million clients are never one string."""
+def _fixed(plan: Plan) -> dict[str, Mapping[str, Any]]:
     population = plan.population
     held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
     told = plan.plain_settings()
     chosen = told["selection"]
-    sections: dict[str, Mapping[str, Any]] = {
+    columns = {key: getattr(population, name) for key, name in COLUMN_NAMES.items()}
+    return {
         "training": told["training"],
         "contract": told["contract"],
         "selection": {
@@ -1129,10 +1117,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
         "clients": {
             "count": len(population),
             "id": list(population.ids),
-            "size": population.sizes,
-            "epsilon": population.epsilon,
-            "delta": population.delta,
-            "batch_size": population.batch_sizes,
+            **columns,
             "public": np.flatnonzero(population.public),
         },
         "noise": {
@@ -1142,16 +1127,6 @@ def _fixed(plan: Plan) -> Iterator[str]:
             "lifted": np.flatnonzero(plan.lifted),
         },
     }
-    yield _head(plan, _FIXED)
-    for name, section in sections.items():
-        yield f',\n"{name}": {{\n'
-        for position, (key, value) in enumerate(section.items()):
-            yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
-        yield "\n}"
-    if plan.pooled is not None:
-        yield f',\n"pooled": {json.dumps(plan.pooled.to_dict(), allow_nan=False)}'
-    yield _before(plan)
-    yield "\n}\n"
 
 
 #: Columns that hold one value per client and may be shared by all of them.
@@ -1289,21 +1264,14 @@ def _population(columns: Mapping[str, Any], *, by_position: bool) -> Population:
     if count != len(ids) or not isinstance(ids, list):
         raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
     whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
-    public = columns["public"]
-    return Population.from_arrays(
-        ids=ids,
-        sizes=_column(columns["size"], count, np.int64),
-        epsilon=_column(columns["epsilon"], count, np.float64),
-        delta=_column(columns["delta"], count, np.float64),
-        batch_sizes=_column(columns["batch_size"], count, np.int64),
-        public=_marked(public, count) if by_position else np.array(public, dtype=np.bool_),
-        allow_large_delta=True,
-    )
-
-
-def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
-    column: NDArray[Any] = np.array(value, dtype=dtype)
-    return np.full(count, column) if column.ndim == 0 else column
+    kinds = (np.int64, np.float64, np.float64, np.int64, np.bool_)
+    found: dict[str, Any] = {}
+    for (key, name), kind in zip(COLUMN_NAMES.items(), kinds, strict=True):
+        column = _marked(columns[key], count) if by_position and key == "public" else columns[key]
+        found[name] = np.array(column, dtype=kind)
+        if found[name].ndim == 0 and key != "public":
+            found[name] = np.full(count, found[name])
+    return Population.from_arrays(ids=ids, **found, allow_large_delta=True)
 
 
 def _adaptive_parts(

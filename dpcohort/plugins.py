@@ -18,7 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -50,6 +50,7 @@ __all__ = [
     "rule_card",
     "rule_names",
     "settings_of",
+    "telling",
 ]
 
 
@@ -357,10 +358,9 @@ def _state_of_path() -> tuple[object, ...]:
 
 
 def _changed_at(folder: str) -> int | None:
-    try:
+    with suppress(OSError):  # a path may name what is not there
         return os.stat(folder or ".").st_mtime_ns
-    except OSError:  # a path may name what is not there
-        return None
+    return None
 
 
 def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -486,6 +486,33 @@ def naming_the_rule(rule: object, doing: str) -> Iterator[None]:
             f"the rule {full_name(rule)} failed in {doing}: {type(error).__name__}: {error} "
             f"({Path(last.filename).name}, line {last.lineno})."
         ) from error
+
+
+@contextmanager
+def telling(what: str, more: str = "") -> Iterator[None]:
+    """Whatever goes wrong inside a function of the user's is told as one message.
+
+    Args:
+        what: that failed.
+        more: what to say after it.
+
+    Raises:
+        InputError: it failed; says how.
+
+    Example:
+        >>> with telling("the loss my:loss failed"):
+        ...     1 / 0
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: the loss my:loss failed: ZeroDivisionError: division by zero
+    """
+    try:
+        yield
+    except DpcohortError:
+        raise
+    except Exception as error:  # it is not ours, so it may fail in any way
+        message = f"{what}: {type(error).__name__}: {error}{more}"
+        raise InputError.because(message) from error
 
 
 def _class_of(rule: object) -> Any:

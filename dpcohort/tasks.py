@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpcohort._validate import FloatArray, choice, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_function, telling
 
 if TYPE_CHECKING:
     import torch
@@ -302,17 +302,13 @@ def _try_loss(task: Task, rows: int) -> None:
     middle = rows // 2
 
     def run(rows_of: Tensor, wanted: Tensor) -> Tensor:
-        try:
-            with torch.enable_grad():
-                return loss(rows_of, wanted)
-        except InputError:
-            raise
-        except Exception as error:  # the user's function may fail in any way
-            raise InputError.because(
-                f"the loss {name} failed on {len(rows_of)} examples: {type(error).__name__}: "
-                f"{error}. It is given the model's outputs, ({len(rows_of)}, {task.outputs}), and "
-                f"targets of shape {tuple(wanted.shape)} ({wanted.dtype})."
-            ) from error
+        given = (
+            f". It is given the model's outputs, ({len(rows_of)}, {task.outputs}), and targets of "
+            f"shape {tuple(wanted.shape)} ({wanted.dtype})."
+        )
+        what = f"the loss {name} failed on {len(rows_of)} examples"
+        with telling(what, given), torch.enable_grad():
+            return loss(rows_of, wanted)
 
     point = outputs.clone().requires_grad_()
     losses = run(point, targets)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,35 @@ def read_utf8(path: str | Path, *, at_most_bytes: int) -> bytes:
         problem = f"the byte {byte} is not valid UTF-8; {_SAVE_AS_UTF8}"
         raise FileFormatError(path, problem, line=_line_at(content, error.start)) from None
     return content
+
+
+@contextmanager
+def of_file(
+    path: str | Path, words: str = "{}", errors: tuple[type[Exception], ...] = (InputError,)
+) -> Iterator[None]:
+    """Errors of the block name the file that they are about.
+
+    Args:
+        path: the file.
+        words: what is said of it, with the error in the braces.
+        errors: what the file may cause.
+
+    Raises:
+        FileFormatError: in the place of such an error.
+
+    Example:
+        >>> with of_file("sizes.txt", "not a number ({})", (ValueError,)):
+        ...     int("x")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.FileFormatError: sizes.txt: not a number (invalid literal ...)
+    """
+    try:
+        yield
+    except FileFormatError:
+        raise
+    except errors as error:
+        raise FileFormatError(path, words.format(error)) from None
 
 
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")

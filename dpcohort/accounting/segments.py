@@ -18,7 +18,7 @@ about it. So the client's total is charged to all of its records.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -247,6 +247,18 @@ def after_charges(population: Population, charges: Sequence[Charge]) -> Populati
     return replace(population, epsilon=epsilon, delta=delta)
 
 
+def private_clients(population: Population) -> Iterator[tuple[int, str, float, float]]:
+    """Position, id and promised epsilon and delta of each client that has a budget.
+
+    Example:
+        >>> people = Population.from_arrays(ids=["north"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> list(private_clients(people))
+        [(0, 'north', 1.0, 1e-05)]
+    """
+    for k in np.flatnonzero(~population.public).tolist():
+        yield k, population.ids[k], float(population.epsilon[k]), float(population.delta[k])
+
+
 def charged_out(population: Population, charges: Sequence[Charge]) -> dict[str, str]:
     """Clients of whose promise charges alone left nothing, by id, with the reason in words.
 
@@ -257,15 +269,13 @@ def charged_out(population: Population, charges: Sequence[Charge]) -> dict[str, 
         'north: promised epsilon 1 at delta 1e-05, has spent 1.25 at 5e-06 before any training: ...'
     """
     found = {}
-    for k in np.flatnonzero(~population.public).tolist():
-        name, shown = population.ids[k], one_line(population.ids[k])
-        promised = float(population.epsilon[k]), float(population.delta[k])
+    for _, name, *promised in private_clients(population):
         paid = charged_to(charges, name)
         if any(left(*pair) < LEAST_LEFT * pair[0] for pair in zip(promised, paid, strict=True)):
             found[name] = (
-                f"{shown}: promised epsilon {promised[0]:.4g} at delta {promised[1]:g}, has spent "
-                f"{paid[0]:.4g} at {paid[1]:g} before any training: on an estimate of bounds, or "
-                "on tuning"
+                f"{one_line(name)}: promised epsilon {promised[0]:.4g} at delta {promised[1]:g}, "
+                f"has spent {paid[0]:.4g} at {paid[1]:g} before any training: on an estimate of "
+                "bounds, or on tuning"
             )
     return found
 
@@ -318,11 +328,10 @@ def left_population(population: Population, before: Sequence[Segment]) -> Popula
     if exhausted:
         raise BudgetExceededError(nothing_left(exhausted))
     epsilon = population.epsilon.copy()
-    for k in np.flatnonzero(~population.public).tolist():
-        history = past_of(before, population.ids[k])
+    for k, name, promised, delta in private_clients(population):
+        history = past_of(before, name)
         if history.steps:
-            budget = {"epsilon": float(epsilon[k]), "delta": float(population.delta[k])}
-            epsilon[k] = left_epsilon(history, **budget)
+            epsilon[k] = left_epsilon(history, epsilon=promised, delta=delta)
     return replace(population, epsilon=epsilon)
 
 
@@ -353,10 +362,8 @@ def exhausted_clients(population: Population, before: Sequence[Segment]) -> dict
     """
     found = {}
     bare = {name for segment in before for name in segment.without_noise}
-    for k in np.flatnonzero(~population.public).tolist():
-        name, shown = population.ids[k], one_line(population.ids[k])
-        epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
-        history = past_of(before, name)
+    for _, name, epsilon, delta in private_clients(population):
+        history, shown = past_of(before, name), one_line(name)
         if name in bare:
             found[name] = (
                 f"{shown}: took part as a public client, without noise; no epsilon can be promised "

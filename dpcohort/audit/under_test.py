@@ -49,8 +49,8 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
-from dpcohort.errors import DpcohortError, InputError
-from dpcohort.plugins import named_function
+from dpcohort.errors import InputError
+from dpcohort.plugins import named_function, telling
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
 
@@ -430,18 +430,11 @@ class StepUnderTest:
     def __call__(self, gradients: FloatArray, **settings: Any) -> FloatArray:
         """Updates [rounds, draws, D]; every step has a seed of its own."""
         # Gradients that are not finite are given on purpose; a warning about them is no news.
-        try:
+        with telling(f"the step {self._name} failed on gradients of shape {gradients.shape}"):
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = self._training(gradients, **settings)
             return _as_array(found, (*settings["cohorts"].shape, gradients.shape[1]))
-        except DpcohortError:
-            raise
-        except Exception as error:  # the user's function may fail in any way
-            raise InputError.because(
-                f"the step {self._name} failed on gradients of shape {gradients.shape}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def _steps(
         self, gradients: FloatArray, *, claim: Claim, batch_size: int, seed: int,

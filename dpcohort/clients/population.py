@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cached_property, partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,7 +68,12 @@ MARK_PUBLIC = "For data that needs no privacy mark the client public; then it ha
 # The columns of a population, by the names of its attributes, before they are checked; numbers as
 # float64, NaN = not given.
 _Columns = dict[str, Any]
-_COLUMNS = ("ids", "sizes", "epsilon", "delta", "batch_sizes", "public")
+#: What a file calls each column beside the ids, and the attribute of a population that it is.
+COLUMN_NAMES = {
+    **{"size": "sizes", "epsilon": "epsilon", "delta": "delta"},
+    **{"batch_size": "batch_sizes", "public": "public"},
+}
+_COLUMNS = ("ids", *COLUMN_NAMES.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,13 +283,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, key: int) -> str: ...
-
-    @overload
-    def __getitem__(self, key: slice) -> tuple[str, ...]: ...
-
-    def __getitem__(self, key: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, key: Any) -> Any:
         rows = range(self._count)[key]
         return tuple(map(self._name, rows)) if isinstance(rows, range) else self._name(rows)
 
@@ -532,18 +531,10 @@ def _parse(
             raise FileFormatError(path, f"more than {MOST_CLIENTS:,} clients; split the file")
     problem = min(found, key=lambda bad: bad.row, default=None)
     end = len(ids) if problem is None else problem.row
-
-    def column(field: str, missing: float | bool = np.nan) -> NDArray[Any]:
-        return np.concatenate(parts[field])[:end] if parts[field] else np.full(end, missing)
-
-    columns = {
-        "ids": tuple(ids[:end]),
-        "sizes": column("size"),
-        "epsilon": column("epsilon"),
-        "delta": column("delta"),
-        "batch_sizes": column("batch_size"),
-        "public": column("public", missing=False),
-    }
+    columns: _Columns = {"ids": tuple(ids[:end])}
+    for field, name in COLUMN_NAMES.items():
+        missing = np.full(end, False if field == "public" else np.nan)
+        columns[name] = np.concatenate(parts[field])[:end] if parts[field] else missing
     return columns, problem
 
 
@@ -754,9 +745,8 @@ class Client:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id.strip():
             raise InputError("id", given=self.id, allowed=ID_ALLOWED)
-        object.__setattr__(
-            self, "size", whole_number("size", self.size, at_least=1, at_most=MAX_SIZE)
-        )
+        size = whole_number("size", self.size, at_least=1, at_most=MAX_SIZE)
+        object.__setattr__(self, "size", size)
         if not isinstance(self.budget, Budget | Public):
             raise InputError("budget", given=self.budget, allowed="a Budget, or PUBLIC")
         if self.batch_size is not None:
@@ -1089,11 +1079,8 @@ class Population:
     def _row(self, key: int | str) -> int:
         if isinstance(key, str):
             return self.index_of(key)
-        allowed = f"an id, or a position from 0 to {len(self) - 1}"
         try:
-            row = operator.index(key)
-        except TypeError:
+            return range(len(self))[operator.index(key)]
+        except (TypeError, IndexError):
+            allowed = f"an id, or a position from 0 to {len(self) - 1}"
             raise InputError("client", given=key, allowed=allowed) from None
-        if not -len(self) <= row < len(self):
-            raise InputError("client", given=key, allowed=allowed)
-        return row % len(self)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, Unpack, get_args, get_type_hints
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from dpcohort._validate import choice, did_you_mean, number, whole_number
+from dpcohort._validate import Bounds, choice, did_you_mean, number, whole_number
 from dpcohort.accounting.contract import (
     AccountantName,
     Guard,
@@ -53,6 +53,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _bounded(default: Any, **bounds: Unpack[Bounds]) -> Any:
+    """A key whose number has bounds, where it is given; `check_bounds` holds it to them."""
+    return Field(default, json_schema_extra=dict(bounds))  # type: ignore[arg-type]
+
+
 class PublicClients(Section):
     """One table [[population.public]]: clients whose data needs no privacy."""
 
@@ -65,11 +70,11 @@ class PopulationSection(Section):
 
     clients: str | None = None
     count: int | None = None
-    total_size: int | None = None
+    total_size: int | None = _bounded(None, at_least=1, at_most=MAX_SIZE)
     size: Any = None
     epsilon: Any = None
-    delta: float = 1e-5
-    seed: int = 0
+    delta: float = _bounded(1e-5, above=0, below=1)
+    seed: int = _bounded(0, at_least=0)
     allow_large_delta: bool = False
     public: list[PublicClients] = Field(default_factory=list)
 
@@ -110,7 +115,7 @@ class ScheduleSection(Section):
     """The keys of [schedule]."""
 
     draws: Draws = "systematic"
-    seed: int | None = None
+    seed: int | None = _bounded(None, at_least=0)
 
 
 # How a plan is executed. Planning does not need these; ``dpcohort train`` and ``compare`` do.
@@ -120,11 +125,11 @@ class DataSection(Section):
     name: str = "digits"
     dir: str | None = None
     partition: Literal["paper", "dirichlet", "column", "client"] = "paper"
-    similarity: float = 100.0
-    alpha: float | None = None
+    similarity: float = _bounded(100.0, at_least=0, at_most=100)
+    alpha: float | None = _bounded(None, above=0)
     column: str | None = None
-    public_share: float = 0.0
-    seed: int | None = None
+    public_share: float = _bounded(0.0, at_least=0, below=1)
+    seed: int | None = _bounded(None, at_least=0)
     # Of a table (.csv, .parquet): what its columns mean; ``TableColumns`` checks them.
     label: str | list[str] | None = None
     client: str | None = None
@@ -134,7 +139,7 @@ class DataSection(Section):
     estimated_bounds: str | None = None
     missing: Any = "middle"
     labels: list[Any] = Field(default_factory=list)
-    test_share: float = 0.2
+    test_share: float = _bounded(0.2, above=0, below=1)
     test_public: bool = False
 
 
@@ -163,23 +168,23 @@ class OptimiserSection(Section):
     """The keys of [optimiser]; ``step`` says which of the others give the local step size."""
 
     step: Literal["constant", "inverse-time", "inverse-root"] = "constant"
-    learning_rate: float | None = None
-    beta: float | None = None
-    gamma: float | None = None
-    gradient_bound: float | None = None
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.0
-    average_decay: float | None = None
+    learning_rate: float | None = _bounded(None, above=0, at_most=LARGEST_STEP)
+    beta: float | None = _bounded(None, above=0, at_most=LARGEST_STEP)
+    gamma: float | None = _bounded(None, above=0, at_most=LARGEST_STEP)
+    gradient_bound: float | None = _bounded(None, above=0, at_most=LARGEST_STEP)
+    server_learning_rate: float = _bounded(1.0, above=0, at_most=LARGEST_STEP)
+    server_momentum: float = _bounded(0.0, at_least=0, below=1)
+    average_decay: float | None = _bounded(None, at_least=0, below=1)
 
 
 class RunSection(Section):
     """The keys of [run]."""
 
-    seed: int = 0
+    seed: int = _bounded(0, at_least=0)
     engine: EngineName = "batched"
     device: str = "auto"
-    evaluate_every: int | None = None
-    checkpoint_every: int | None = None
+    evaluate_every: int | None = _bounded(None, at_least=1)
+    checkpoint_every: int | None = _bounded(None, at_least=1)
     merged_noise: bool = False
 
 
@@ -192,7 +197,7 @@ class PersonalSection(Section):
 
     method: Literal["ditto", "fine-tune"] = "ditto"
     pull: Any = "auto"
-    steps: int = 100
+    steps: int = _bounded(100, at_least=1, at_most=MOST_PERSONAL_STEPS)
 
 
 class TuningSection(Section):
@@ -200,7 +205,7 @@ class TuningSection(Section):
 
     source: Literal["none", "public", "charged"]
     records: str | None = None
-    share: float | None = None
+    share: float | None = _bounded(None, above=0, below=1)
     private: bool | None = None
     id: str | None = None
     budgets: str | None = None
@@ -264,15 +269,13 @@ def check_population(section: PopulationSection, *, has_data: bool) -> None:
         if getattr(section, key) is None:
             words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
             raise InputError.about(key, words)
-    total = section.total_size
-    if total is None and section.size is None and not has_data:
+    if section.total_size is None and section.size is None and not has_data:
         words = "is missing; or give size, if each client draws its own."
         raise InputError.about("total_size", words)
     if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
         Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
     _size_distribution(section)
-    if total is not None:
-        whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
+    check_bounds(section)
     for row, group in enumerate(section.public):
         whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MOST_CLIENTS)
         whole_number(f"public[{row}].size", group.size, at_least=1, at_most=MAX_SIZE)
@@ -283,8 +286,6 @@ def check_population(section: PopulationSection, *, has_data: bool) -> None:
         choice("epsilon", section.epsilon, [*PAPER_BUDGETS, ALL_PUBLIC])
     else:
         distribution_from("epsilon", section.epsilon)
-    number("delta", section.delta, above=0, below=1)
-    whole_number("seed", section.seed, at_least=0)
 
 
 def draw_population(
@@ -413,26 +414,37 @@ _STEP_KEYS = {
 }
 
 
+def _goes_with(key: str, other: str, value: str, step: str = "") -> InputError:
+    words = f'goes with {other} = "{value}", and only with it. {step}'
+    return InputError.about(key, words.rstrip())
+
+
+def check_bounds(section: Section) -> None:
+    """Refuse a number that is outside of its bounds.
+
+    Example:
+        >>> check_bounds(RunSection(evaluate_every=1))
+    """
+    for key, field in type(section).model_fields.items():
+        value, bounds = getattr(section, key), field.json_schema_extra
+        if value is not None and isinstance(bounds, dict):
+            check: Any = whole_number if isinstance(value, int) else number
+            check(key, value, **bounds)
+
+
 def check_data(section: DataSection) -> None:
     """Refuse values that do not go together.
 
     Example:
         >>> check_data(DataSection(partition="dirichlet", alpha=0.3))
     """
-    number("similarity", section.similarity, at_least=0, at_most=100)
-    number("public_share", section.public_share, at_least=0, below=1)
-    if section.seed is not None:
-        whole_number("seed", section.seed, at_least=0)
+    check_bounds(section)
     for key, kind in (("alpha", "dirichlet"), ("column", "column")):
         given, wanted = getattr(section, key) is not None, section.partition == kind
         if wanted and not given:
             raise InputError.about(key, f'is missing: partition = "{kind}" needs it.')
         if given and not wanted:
-            words = f'goes with partition = "{kind}", and only with it. '
-            raise InputError.about(key, words + _REMOVE.format(key))
-    if section.alpha is not None:
-        number("alpha", section.alpha, above=0)
-    number("test_share", section.test_share, above=0, below=1)
+            raise _goes_with(key, "partition", kind, _REMOVE.format(key))
     if section.estimated_bounds is not None and section.client is None:
         words = "needs client: the column that says whose record it is, and so who paid."
         raise InputError.about("estimated_bounds", words)
@@ -443,8 +455,7 @@ def check_data(section: DataSection) -> None:
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))
     if "similarity" in section.model_fields_set and section.partition != "paper":
-        words = 'goes with partition = "paper", and only with it. '
-        raise InputError.about("similarity", words + _REMOVE.format("similarity"))
+        raise _goes_with("similarity", "partition", "paper", _REMOVE.format("similarity"))
 
 
 def check_task(section: TaskSection) -> None:
@@ -462,10 +473,9 @@ def check_task(section: TaskSection) -> None:
         weights = given.get("class_weights", ())
         number_of = section.kind in ("regression", "counts")
         Task.from_dict(given, outputs=1 if number_of else max(2, len(weights)))
-    for key, losses in (("delta", ("huber",)), ("quantile", ("quantile",))):
-        if key in given and section.loss is not None and section.loss not in losses:
-            words = f'goes with loss = "{losses[0]}", and only with it. Remove it.'
-            raise InputError.about(key, words)
+    for key, loss in (("delta", "huber"), ("quantile", "quantile")):
+        if key in given and section.loss not in (None, loss):
+            raise _goes_with(key, "loss", loss, "Remove it.")
 
 
 def check_tuning(section: TuningSection) -> None:
@@ -477,12 +487,11 @@ def check_tuning(section: TuningSection) -> None:
     charged = section.source == "charged"
     for key in ("private", "id", "budgets", "share"):
         if getattr(section, key) is not None and not charged:
-            raise InputError.about(key, 'goes with source = "charged", and only with it.')
+            raise _goes_with(key, "source", "charged")
     if charged and section.share is None:
         words = 'is missing: with source = "charged" it says which part of each budget is spent.'
         raise InputError.about("share", words)
-    if section.share is not None:
-        number("share", section.share, above=0, below=1)
+    check_bounds(section)
 
 
 def check_optimiser(section: OptimiserSection) -> None:
@@ -495,23 +504,9 @@ def check_optimiser(section: OptimiserSection) -> None:
                     key, f'is not for step = "{section.step}", which takes {", ".join(wanted)}.'
                 )
     for key in wanted:
-        value = getattr(section, key)
-        if value is not None:
-            number(key, value, above=0, at_most=LARGEST_STEP)
-        elif section.step != "constant" and key != "gamma":
+        if getattr(section, key) is None and section.step != "constant" and key != "gamma":
             raise InputError.about(key, f'is missing; step = "{section.step}" needs it.')
-    number("server_learning_rate", section.server_learning_rate, above=0, at_most=LARGEST_STEP)
-    number("server_momentum", section.server_momentum, at_least=0, below=1)
-    if section.average_decay is not None:
-        number("average_decay", section.average_decay, at_least=0, below=1)
-
-
-def check_counts(section: RunSection | ScheduleSection) -> None:
-    """Refuse a seed or an interval that is not a count."""
-    for key, least in (("seed", 0), ("evaluate_every", 1), ("checkpoint_every", 1)):
-        value = getattr(section, key, None)
-        if value is not None:
-            whole_number(key, value, at_least=least)
+    check_bounds(section)
 
 
 def check_personal(section: PersonalSection) -> None:
@@ -520,7 +515,7 @@ def check_personal(section: PersonalSection) -> None:
     Example:
         >>> check_personal(PersonalSection(pull=0.1))
     """
-    whole_number("steps", section.steps, at_least=1, at_most=MOST_PERSONAL_STEPS)
+    check_bounds(section)
     given = section.pull
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if given != "auto" and not (is_number and given >= 0):
@@ -530,11 +525,11 @@ def check_personal(section: PersonalSection) -> None:
 
 #: The checks of tables, by name; planning has its own for the others.
 CHECKS: dict[str, Callable[[Any], object]] = {
-    "schedule": check_counts,
+    "schedule": check_bounds,
     "data": check_data,
     "task": check_task,
     "optimiser": check_optimiser,
-    "run": check_counts,
+    "run": check_bounds,
     "personal": check_personal,
     "tuning": check_tuning,
 }

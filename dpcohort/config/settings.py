@@ -21,6 +21,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -60,8 +61,7 @@ Where = tuple[str | int, ...]
 Lines = dict[Where, int | None]
 
 _MOST_SHOWN = 5
-_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
-_LIST_OF_TABLES = re.compile(r"\s*\[\[\s*([^\[\]]+?)\s*\]\]\s*(?:#.*)?$")
+_TABLE = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_\-\"'. ]+?)\s*=")
 _KINDS = {
     "int_type": "a whole number, written without a decimal point",
@@ -171,13 +171,11 @@ def key_lines(text: str) -> Lines:
     tables: Counter[Where] = Counter()
     table: Where = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if found := _LIST_OF_TABLES.match(line):
-            name = _parts(found[1])
-            table = (*name, tables[name])
-            tables[name] += 1
-            lines.setdefault(table, number)
-        elif found := _TABLE.match(line):
-            table = _parts(found[1])
+        if found := _TABLE.match(line):
+            table = name = _parts(found[2])
+            if found[1] == "[[":  # one of a list of tables
+                table = (*name, tables[name])
+                tables[name] += 1
             lines.setdefault(table, number)
         elif found := _KEY.match(line):
             lines.setdefault((*table, *_parts(found[1])), number)
@@ -351,8 +349,7 @@ class Config:
             where: None if any(where[: len(place)] == place for place in places) else line
             for where, line in (self._lines | dict.fromkeys(places)).items()
         }
-        label = f"{_label(self.path)} with {', '.join(changes)}" if changes else _label(self.path)
-        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
+        return _build(values, self.path, lines, changes)
 
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
@@ -367,8 +364,7 @@ class Config:
         kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
-        label, lines = _label(self.path), self._lines
-        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
+        return _build(values, self.path, self._lines)
 
 
 def load_config(path: str | Path) -> Config:
@@ -454,8 +450,7 @@ def _parsed(content: str, path: Path | None) -> Config:
         values = parse_toml(content)
     except ValueError as error:
         raise _syntax_error(_label(path), content, error) from None
-    folder = Path() if path is None else path.parent
-    return _build(values, path=path, folder=folder, label=_label(path), lines=key_lines(content))
+    return _build(values, path, key_lines(content))
 
 
 def _label(path: Path | None) -> str:
@@ -476,18 +471,15 @@ def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
 
 
 def _build(
-    values: Mapping[str, Any],
-    *,
-    path: Path | None,
-    folder: Path,
-    label: str,
-    lines: Lines,
+    values: Mapping[str, Any], path: Path | None, lines: Lines, changes: Sequence[str] = ()
 ) -> Config:
     # The library that checks types takes longer to load than a small plan to make.
     from pydantic import ValidationError
 
     from dpcohort.config import schema
 
+    folder = Path() if path is None else path.parent
+    label = f"{_label(path)} with {', '.join(changes)}" if changes else _label(path)
     try:
         file = schema.ConfigFile.model_validate(dict(values))
     except ValidationError as error:
@@ -590,13 +582,11 @@ _BARE_WORD = re.compile(r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*")
 _FORM = "a key and a value, as in training.rounds=200"
 _EMPTY = object()
 
-# Setting the first takes the others out: they cannot stand beside it.
-_TAKES_OUT: dict[Where, tuple[Where, ...]] = {
-    ("training", "batch_size"): (("training", "sampling_rate"),),
-    ("training", "sampling_rate"): (("training", "batch_size"),),
-    ("selection", "eta"): (("selection", "bias_cap"),),
-    ("selection", "bias_cap"): (("selection", "eta"),),
-}
+# Setting one of a pair takes the other out: they cannot stand beside each other.
+_PAIRS: tuple[tuple[Where, Where], ...] = (
+    (("training", "batch_size"), ("training", "sampling_rate")),
+    (("selection", "eta"), ("selection", "bias_cap")),
+)
 
 
 def apply_overrides(
@@ -643,7 +633,7 @@ def _taken_out(tables: dict[str, Any], place: Where, value: Any) -> tuple[Where,
         ("aggregation", "rule"): RuleSection.model_fields,
     }
     if place not in kept:
-        return _TAKES_OUT.get(place, ())
+        return tuple(other for pair in _PAIRS if place in pair for other in pair if other != place)
     table = tables.get(str(place[0]))
     old = table if isinstance(table, dict) else {}
     return tuple((place[0], name) for name in old if name not in kept[place])
@@ -757,10 +747,9 @@ def rewritten(
 
 
 def _toml_in(text: str) -> Any:
-    try:
+    with suppress(ValueError):
         return parse_toml(text)
-    except ValueError:
-        return None
+    return None
 
 
 def _at(values: Mapping[str, Any], place: Where) -> Any:

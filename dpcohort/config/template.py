@@ -40,12 +40,7 @@ def commented_config(example: str = "hospitals") -> str:
     about = _TEXTS["examples"][choice("example", example, EXAMPLES)]
     is_figure = example == "paper-figure"
     population = _text("population-paper-mnist" if is_figure else f"population-{example}")
-    settings = _text("settings").format(
-        batch=_TEXTS["batches"][about["batch"]],
-        dimension=f"dimension = {about['dimension']}",
-        accountant="paper" if is_figure else "tight",
-        noise_model="paper" if is_figure else "exact",
-    )
+    settings = _settings(about["batch"], f"dimension = {about['dimension']}", paper=is_figure)
     following, execution = "dpcohort train FILE --out RUN", _text("execution")
     if example == "heart-disease":
         own = 'name = "heart-disease"      # embedded; its four hospitals are the clients\n\n'
@@ -57,6 +52,15 @@ def commented_config(example: str = "hospitals") -> str:
             for line in execution.splitlines(keepends=True)
         )
     return f"# {about['title']}\n# Next: {following}\n\n{population}\n{settings}\n{execution}"
+
+
+def _settings(batch: str, dimension: str, *, paper: bool = False) -> str:
+    return _text("settings").format(
+        batch=_TEXTS["batches"][batch],
+        dimension=dimension,
+        accountant="paper" if paper else "tight",
+        noise_model="paper" if paper else "exact",
+    )
 
 
 _FILL = "FILL IN"
@@ -120,17 +124,12 @@ def table_config(
     task = "" if kind == "classification" else f'\n\n[task]\nkind = "{kind}"'
     if kind == "regression":
         task += _open({"bounds": target_bounds}, "smallest and largest to be predicted")
-    settings = _text("settings").format(
-        batch=_TEXTS["batches"]["whole"],
-        dimension="# dimension = 100           # trained parameters; counted if left out",
-        accountant="tight",
-        noise_model="exact",
-    )
+    dimension = "# dimension = 100           # trained parameters; counted if left out"
     execution = _text("execution")
     return _text("table").format(
         title=f"{', '.join([label] if isinstance(label, str) else label)} of {Path(table).name}",
         clients=_commented({"clients": clients}, {}).lstrip(),
-        settings=settings,
+        settings=_settings("whole", dimension),
         data=_commented(data, said),
         left_out=f"\n# left out, as free text: {', '.join(left_out)}" if left_out else "",
         test_public=str(test_public).lower(),

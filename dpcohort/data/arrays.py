@@ -24,6 +24,7 @@ from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import check_unpacking
 from dpcohort.plain_text import one_line
 from dpcohort.tasks import Task
+from dpcohort.text_files import of_file
 
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -67,7 +68,8 @@ def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Data
             f"{name}.npy" for name in ARRAY_NAMES
         )
         raise FileFormatError(place, problem)
-    return _dataset_in(place, entries, task)
+    with of_file(place):
+        return dataset_from_mapping(place.stem, entries, task)
 
 
 def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
@@ -93,17 +95,8 @@ def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) ->
             for k in ("inputs", "labels")
             if f"test_{k}" in entries
         }
-    return _dataset_in(place, entries, task)
-
-
-def _dataset_in(place: Path, entries: Mapping[str, Any], task: Mapping[str, Any] | None) -> Dataset:
-    """The data set of a file's arrays; what is wrong with them is wrong with the file."""
-    try:
+    with of_file(place):
         return dataset_from_mapping(place.stem, entries, task)
-    except FileFormatError:
-        raise
-    except InputError as error:
-        raise FileFormatError(place, str(error)) from None
 
 
 def dataset_from_mapping(

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpcohort._validate import BoolArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
+from dpcohort.plain_text import first_of
 from dpcohort.tasks import Task
 
 _INPUT_TYPES = ("uint8", "float32", "int64")
@@ -248,11 +249,11 @@ def _counted_classes(train: IntArray, test: IntArray) -> int:
     return classes
 
 
-def _counted(labels: IntArray, most: int = 5) -> str:
+def _counted(labels: IntArray) -> str:
     """Labels with how often each is there, in words."""
     values, counts = np.unique(labels, return_counts=True)
-    said = [f"the label {v} ({c}x)" for v, c in zip(values[:most], counts[:most], strict=True)]
-    return ", ".join(said) + (f" and {values.size - most} more" if values.size > most else "")
+    said = [f"the label {v} ({c}x)" for v, c in zip(values, counts, strict=True)]
+    return first_of(said)
 
 
 def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:

@@ -145,10 +145,7 @@ def _read_exactly(path: str | Path, file: IO[bytes], count: int) -> bytearray:
     Read in pieces, so that a header that promises too much costs no memory.
     """
     content = bytearray()
-    while len(content) <= count:
-        piece = file.read(min(_PIECE, count + 1 - len(content)))
-        if not piece:
-            break
+    while piece := file.read(min(_PIECE, count + 1 - len(content))):
         content += piece
     if len(content) != count:
         found = f"{len(content):,}" if len(content) < count else "more"

@@ -374,20 +374,18 @@ def check_dataset(name: str, data_dir: str | Path | None = None) -> tuple[FileSt
     if found is None:
         raise missing_set(source, data_dir)
     folder, paths = found
-    statuses = []
-    for part, path in zip(source.files, paths, strict=True):
-        state: Literal["ok", "missing", "corrupt"] = "ok"
-        detail = f"SHA-256 {part.sha256}"
+
+    def status(part: DataFile, path: Path | None) -> FileStatus:
         if path is None:
-            state = "missing"
             detail = f"not in {folder}; get it with: {source.how_to_get[0]}"
-        else:
-            try:
-                read_part(source, part, path)
-            except FileFormatError as error:
-                state, detail = "corrupt", str(error)
-        statuses.append(FileStatus(part.name, path, state, detail))
-    return tuple(statuses)
+            return FileStatus(part.name, path, "missing", detail)
+        try:
+            read_part(source, part, path)
+        except FileFormatError as error:
+            return FileStatus(part.name, path, "corrupt", str(error))
+        return FileStatus(part.name, path, "ok", f"SHA-256 {part.sha256}")
+
+    return tuple(map(status, source.files, paths))
 
 
 def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
@@ -406,17 +404,9 @@ def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
     for source in SOURCES.values():
         found = find_set(source, data_dir)
         folder = str(found[0]) if found is not None and None not in found[1] else None
-        rows.append(
-            DatasetRow(
-                name=source.name,
-                shape=source.shape,
-                classes=source.classes,
-                train_records=source.train_records,
-                test_records=source.test_records,
-                found=folder,
-                how_to_get=() if folder else source.how_to_get,
-            )
-        )
+        size = source.train_records, source.test_records
+        ways = () if folder else source.how_to_get
+        rows.append(DatasetRow(source.name, source.shape, source.classes, *size, folder, ways))
     return rows
 
 

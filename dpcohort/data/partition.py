@@ -22,7 +22,7 @@ from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.data.arrays import let_go, read_npz
 from dpcohort.errors import FileFormatError, InputError, VerificationError
-from dpcohort.text_files import parse_json
+from dpcohort.text_files import of_file, parse_json
 
 _FORMAT = "dpcohort partition 1"
 
@@ -192,7 +192,7 @@ def load_partition(path: str | Path) -> Partition:
         [0, 1, 2]
     """
     arrays = read_npz(path)
-    try:
+    with of_file(path, "not a whole partition file ({})", (ValueError, KeyError, TypeError)):
         description = parse_json(arrays["description"].tobytes())
         if description["format"] != _FORMAT:
             raise FileFormatError(path, f"{_FORMAT!r} expected, found {description['format']!r}")
@@ -204,10 +204,6 @@ def load_partition(path: str | Path) -> Partition:
             rule=description["rule"],
             names=tuple(description["names"]),
         )
-    except FileFormatError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(path, f"not a whole partition file ({error})") from None
     if partition.sha256 != expected:
         raise VerificationError(
             f"{path}: the partition is not the one that was saved (SHA-256 "

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
-from dpcohort.accounting.segments import left
+from dpcohort.accounting.segments import left, private_clients
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_JSON
-from dpcohort.text_files import parse_json, read_utf8
+from dpcohort.text_files import of_file, parse_json, read_utf8
 
 FORMAT = "dpcohort estimated bounds"
 #: Cells of the grid of a column.
@@ -120,12 +120,11 @@ def estimate_bounds(
         "stamp": PRIVATE if seed is None else SEEDED,
         "clients": {
             client: {
-                "promised_epsilon": float(population.epsilon[k]),
+                "promised_epsilon": promised,
                 "charged_epsilon": float(charged[k]),
-                "left_epsilon": left(float(population.epsilon[k]), float(charged[k])),
+                "left_epsilon": left(promised, float(charged[k])),
             }
-            for k, client in enumerate(population.ids)
-            if not population.public[k]
+            for k, client, promised, _ in private_clients(population)
         },
     }
 
@@ -137,7 +136,8 @@ def read_estimate(path: str | Path) -> dict[str, Any]:
         FileFormatError: it is not there, or not an estimate.
     """
     content = read_utf8(path, at_most_bytes=LARGEST_JSON)
-    try:
+    words = "not a whole estimate of dpcohort data bounds ({})"
+    with of_file(path, words, (ValueError, KeyError, TypeError, AttributeError)):
         found = parse_json(content)
         if found["format"] != FORMAT or found["schema"] != 1:
             raise ValueError(f"{FORMAT!r} expected")
@@ -151,9 +151,6 @@ def read_estimate(path: str | Path) -> dict[str, Any]:
                 number(column, end)
         digest = hashlib.sha256(content).hexdigest()
         return {**found, "stamp": str(found["stamp"]), "sha256": digest}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        words = f"not a whole estimate of dpcohort data bounds ({error})"
-        raise FileFormatError(path, words) from None
 
 
 def charge(
@@ -171,8 +168,7 @@ def charge(
         InputError: a client did not pay, or promises another budget than it did then.
     """
     epsilon = population.epsilon.copy()
-    for k in np.flatnonzero(~population.public).tolist():
-        name, has = population.ids[k], float(population.epsilon[k])
+    for k, name, has, _ in private_clients(population):
         paid = estimate["clients"].get(name)
         promised = math.nan if paid is None else float(paid["promised_epsilon"])
         if promised == has:

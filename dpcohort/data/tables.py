@@ -33,7 +33,7 @@ from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import one_line
 from dpcohort.tasks import Task
-from dpcohort.text_files import number_in, read_utf8
+from dpcohort.text_files import number_in, of_file, read_utf8
 
 #: Words that stand for a missing cell, in any case.
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
@@ -656,12 +656,10 @@ def numbers_of(
         )
     values = np.asarray(found, np.float64)
     is_missing = np.isnan(values)
-    if needed and is_missing.any():
-        words = f"{_record(name, int(np.argmax(is_missing)))} is missing: every record needs one."
-        raise InputError.because(words)
-    if needed and np.isinf(values).any():
-        words = f"{_record(name, int(np.argmax(np.isinf(values))))} is not finite."
-        raise InputError.because(words)
+    bad = {"is missing: every record needs one.": is_missing, "is not finite.": np.isinf(values)}
+    for words, rows in bad.items():
+        if needed and rows.any():
+            raise InputError.because(f"{_record(name, int(np.argmax(rows)))} {words}")
     return np.where(is_missing, 0.0, values), is_missing
 
 
@@ -721,18 +719,13 @@ def _read_parquet(path: Path) -> Table:
             f"Reading {path} needs pyarrow, which is not installed. Get it with: python -m pip "
             'install "dpcohort[tables]", or save the table as CSV.'
         ) from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            _check_parquet(path, file)
-            _check_header([str(name) for name in file.schema_arrow.names])
-            found = file.read()
-            table = {name: found.column(name).to_pylist() for name in found.column_names}
-    except FileFormatError:
-        raise
-    except InputError as error:
-        raise FileFormatError(path, str(error)) from None
-    except Exception as error:  # pyarrow has a dozen errors for bytes that are wrong
-        raise FileFormatError(path, f"not a Parquet file that can be read ({error})") from None
+    words = "not a Parquet file that can be read ({})"
+    # pyarrow has a dozen errors for bytes that are wrong
+    with of_file(path, words, (Exception,)), of_file(path), parquet.ParquetFile(path) as file:
+        _check_parquet(path, file)
+        _check_header([str(name) for name in file.schema_arrow.names])
+        found = file.read()
+        table = {name: found.column(name).to_pylist() for name in found.column_names}
     if not table or not next(iter(table.values())):
         raise FileFormatError(path, "there are no records in it")
     # An index that pandas wrote too.

@@ -7,8 +7,6 @@ is wrong with it is an ``InputError`` in the words that every other check uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -16,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, Val
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.config.settings import dotted, words_of
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_TERMS
-from dpcohort.text_files import parse_toml, read_utf8
+from dpcohort.text_files import of_file, parse_toml, read_utf8
 
 SomeFormat = TypeVar("SomeFormat", bound="Format")
 _LONGEST_NAME = 200
@@ -94,29 +92,14 @@ def replace(value: SomeFormat, **changes: Any) -> SomeFormat:
     return type(value)(**{**dict(value), **changes})
 
 
-@contextmanager
-def of_file(path: str | Path) -> Iterator[None]:
-    """Errors of the block name the file that they are about."""
-    try:
-        yield
-    except FileFormatError:
-        raise
-    except InputError as error:
-        raise FileFormatError(path, str(error)) from None
-
-
 def read_toml(path: str | Path, *, at_most_bytes: int) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
         FileFormatError: it is not there, too long, not text, or not TOML.
     """
-    try:
+    with of_file(path, "not valid TOML: {}.", (ValueError,)):
         return parse_toml(read_utf8(path, at_most_bytes=at_most_bytes).decode("utf-8"))
-    except FileFormatError:
-        raise
-    except ValueError as error:
-        raise FileFormatError(path, f"not valid TOML: {error}.") from None
 
 
 def bounded(**bounds: float) -> PlainValidator:

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
 from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unknown
 from dpcohort.models.oriented import flag
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_function, telling
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -99,17 +99,11 @@ def _build_own(
 ) -> nn.Module:
     function = named_function("model", name)
     offered = {"input_shape": shape, "classes": classes, "outputs": classes}
-    try:
+    with telling(f"The model function {name} failed"):
         accepted = inspect.signature(function).parameters
         takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
         arguments = {key: value for key, value in offered.items() if takes_all or key in accepted}
         model = function(**{**arguments, **options})
-    except DpcohortError:
-        raise
-    except Exception as error:  # the user's function may fail in any way
-        raise InputError.because(
-            f"The model function {name} failed: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(model, nn.Module):
         given = type(model).__name__
         raise InputError(f"result of {name}", given=given, allowed="a torch.nn.Module")
@@ -183,12 +177,8 @@ def mnist_cnn(
         26010
     """
     convolutions = [
-        nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3),
-        _activation(activation),
-        nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, stride=2),
-        _activation(activation),
-        nn.MaxPool2d(2, 1),
+        *_pooled(nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3), activation, stride=1),
+        *_pooled(nn.Conv2d(16, 32, 4, stride=2), activation, stride=1),
     ]
     choice("start", start, ("random", "oriented"))
     network = _convolutional("mnist-cnn", convolutions, shape, [32], classes, activation)
@@ -205,12 +195,8 @@ def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "
         824874
     """
     convolutions = [
-        nn.Conv2d(_channels(shape), 16, 3, padding=1),
-        _activation(activation),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        _activation(activation),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(_channels(shape), 16, 3, padding=1), activation),
+        *_pooled(nn.Conv2d(16, 32, 3, padding=1), activation),
     ]
     return _convolutional("mnist-cnn-large", convolutions, shape, [512, 32], classes, activation)
 
@@ -230,6 +216,10 @@ def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh")
         layers.append(nn.MaxPool2d(2))
         channels = width
     return _convolutional("cifar-cnn", layers, shape, [128], classes, activation)
+
+
+def _pooled(layer: nn.Module, activation: str, *, stride: int = 2) -> list[nn.Module]:
+    return [layer, _activation(activation), nn.MaxPool2d(2, stride)]
 
 
 def _convolutional(

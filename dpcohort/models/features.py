@@ -28,6 +28,7 @@ from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures, in
 from dpcohort.models.kept_features import kept
 from dpcohort.models.oriented import OrientedFeatures
 from dpcohort.models.weights import frozen_sha256
+from dpcohort.plugins import telling
 
 _MOST_FEATURES = 300_000_000
 _MADE_UP = 17  # records that a frozen encoder is tried on
@@ -130,9 +131,8 @@ def precompute_features(
     module = copy.deepcopy(features).to(device)
 
     def of(inputs: NDArray[Any]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = (
-            module(torch.as_tensor(data.normalised(inputs), device=device)).cpu().numpy()
-        )
+        records = torch.as_tensor(data.normalised(inputs), device=device)
+        found: NDArray[np.float32] = module(records).cpu().numpy()
         if found.ndim != 2 or len(found) != len(inputs):
             allowed = "(records, features), one vector a record"
             raise InputError("shape of the features", given=found.shape, allowed=allowed)
@@ -299,13 +299,8 @@ def _refuse_mixing(features: nn.Module, data: Dataset) -> None:
     records = torch.as_tensor(np.zeros_like(numbers, np.int64) if tokens else numbers)
     changed, middle = records.clone(), _MADE_UP // 2
     changed[middle] = 1 - changed[middle]
-    try:
+    with telling(f"{type(features).__name__} cannot be run on records of shape {data.input_shape}"):
         before, after = module(records), module(changed)
-    except Exception as error:  # the user's module may fail in any way
-        raise InputError.because(
-            f"{type(features).__name__} cannot be run on records of shape {data.input_shape}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
     others = torch.arange(_MADE_UP) != middle
     same = len(before) == _MADE_UP and torch.allclose(before[others], after[others], 1e-6, 1e-7)
     stored = any(not torch.equal(value, kept[name]) for name, value in module.named_buffers())

@@ -54,7 +54,8 @@ def _normal(dice: torch.Generator, count: int, *shape: int) -> Tensor:
 
 def _leaves(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
-    y, x = _places(torch.arange(float(height)), torch.arange(float(width)))
+    sides = torch.arange(float(height)), torch.arange(float(width))
+    y, x = torch.meshgrid(*sides, indexing="ij")
     grounds = _uniform(dice, count, channels, 1, 1)
     thrown = [_leaf(dice, count, shape) for _ in range(_LEAVES)]
 
@@ -94,7 +95,8 @@ def _leaf(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> tup
 
 def _silhouettes(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
-    y, x = _places(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width))
+    sides = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
+    y, x = torch.meshgrid(*sides, indexing="ij")
     inside, shade = _object(dice, count, x, y, pixels=min(height, width))
     surface = _surface(dice, count, x, y, shade)
     images = (surface.clamp(0, 1) * torch.sigmoid(2 * inside))[:, None]
@@ -176,11 +178,6 @@ def _extent(seen: Tensor) -> tuple[Tensor, Tensor]:
     first = torch.where(seen, axis, axis.new_tensor(2.0)).amin(1)
     last = torch.where(seen, axis, axis.new_tensor(-2.0)).amax(1)
     return first.where(some, axis[0]), last.where(some, axis[-1])
-
-
-def _places(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    y, x = torch.meshgrid(rows, columns, indexing="ij")
-    return y, x
 
 
 _KINDS: dict[str, Callable[[torch.Generator, int, tuple[int, int, int]], Tensor]] = {

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.errors import InputError
+from dpcohort.plugins import telling
 
 
 @contextmanager
@@ -197,17 +198,10 @@ def _run(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The output, and the buffers as the run left them; dropout is the same in every run."""
     values = {**state, **{name: value.clone() for name, value in buffers.items()}}
-    try:
-        with seeded(1):
-            # Torch's own tying would swap a layer with two names twice, and never back.
-            outputs: Tensor = functional_call(model, values, (records,), tie_weights=False)
-    except DpcohortError:
-        raise
-    except Exception as error:  # the user's forward may fail in any way
-        raise InputError.because(
-            f"The model cannot be run on records of shape {tuple(records.shape[1:])} "
-            f"({records.dtype}): {type(error).__name__}: {error}"
-        ) from error
+    kind = f"records of shape {tuple(records.shape[1:])} ({records.dtype})"
+    with telling(f"The model cannot be run on {kind}"), seeded(1):
+        # Torch's own tying would swap a layer with two names twice, and never back.
+        outputs: Tensor = functional_call(model, values, (records,), tie_weights=False)
     return outputs, {name: values[name] for name in buffers}
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dpcohort._validate import did_you_mean
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
+from dpcohort.plain_text import first_of
 
 _SHOWN = 3
 
@@ -126,7 +127,7 @@ def load_weights(model: nn.Module, path: str | Path) -> int:
         if name not in own:
             hint = did_you_mean(name, own)
             words = f"has {name!r}, which the model does not.{f' {hint}' if hint else ''}"
-            raise FileFormatError(path, f"{words} The model has {_some(list(own))}.")
+            raise FileFormatError(path, f"{words} The model has {first_of(list(own), _SHOWN)}.")
         if tensor.shape != own[name].shape:
             shapes = tuple(tensor.shape), tuple(own[name].shape)
             words = "{!r} has shape {}; the model's is {}.".format(name, *shapes)
@@ -165,7 +166,7 @@ def freeze(
             parts = sorted({name.partition(".")[0] for name in parameters} | set(parameters))
             raise InputError.because(
                 f"frozen names {prefix!r}, which fits no parameter of the model; it has "
-                f"{_some(list(parameters))}. {did_you_mean(prefix, parts) or ''}".rstrip()
+                f"{first_of([*parameters], _SHOWN)}. {did_you_mean(prefix, parts) or ''}".rstrip()
             )
         for name in chosen:
             if known is not None and name not in known:
@@ -235,8 +236,3 @@ def frozen_sha256(model: nn.Module) -> str | None:
 
 def _within(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix.removesuffix(".") + ".")
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_v
 
 from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
-from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
+from dpcohort.deploy.formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
 from dpcohort.deploy.ledger.terms import AcceptedPool, asked_of, reports_asked_of
@@ -29,7 +29,7 @@ from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs.receipts import charges_of
-from dpcohort.text_files import toml_text
+from dpcohort.text_files import of_file, toml_text
 
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.record import FederatedJob
