@@ -191,12 +191,8 @@ def _gone(value: Any) -> Any:
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
     from scipy.special import logsumexp, softmax
 
-    scores = _scikit_learn()
-    chances: FloatArray = softmax(outputs, axis=1)
     predicted = outputs.argmax(1)
-    classes = range(task.outputs)
     there = np.unique(labels)
-    recalls = [float((predicted[labels == c] == c).mean()) for c in there]
     # Less the others' summed exponentials an output ranks as the chance of its class does.
     aucs = [
         _auc(labels == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
@@ -205,35 +201,39 @@ def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, 
     averaged = {} if task.outputs == 2 else {"labels": there, "average": "macro"}
     matrix = None
     if task.outputs <= _MOST_IN_A_MATRIX:
-        matrix = scores.confusion_matrix(labels, predicted, labels=list(classes)).tolist()
+        classes = list(range(task.outputs))
+        matrix = _scikit_learn().confusion_matrix(labels, predicted, labels=classes).tolist()
+    auc = _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs)
+    found = _of_guesses(labels, predicted, softmax(outputs, axis=1), auc, **averaged)
+    return {**found, "confusion_matrix": matrix}
+
+
+def _of_guesses(
+    truth: IntArray, guess: IntArray, chances: FloatArray, auc: float, **averaged: Any
+) -> dict[str, float]:
+    """What guesses of one class out of several are rated by."""
+    scores = _scikit_learn()
+    recalls = [float((guess[truth == c] == c).mean()) for c in np.unique(truth)]
+    classes = list(range(chances.shape[1]))
     return {
-        "accuracy": float((predicted == labels).mean()),
+        "accuracy": float((guess == truth).mean()),
         "balanced_accuracy": float(np.mean(recalls)),
-        "auc": _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs),
-        "f1": float(scores.f1_score(labels, predicted, **averaged, zero_division=0.0)),
-        "log_loss": float(scores.log_loss(labels, chances, labels=list(classes))),
-        "calibration_error": _calibration(chances.max(1), predicted == labels),
-        "confusion_matrix": matrix,
+        "auc": auc,
+        "f1": float(scores.f1_score(truth, guess, **averaged, zero_division=0.0)),
+        "log_loss": float(scores.log_loss(truth, chances, labels=classes)),
+        "calibration_error": _calibration(chances.max(1), guess == truth),
     }
 
 
 def _of_labels(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[str, Any]:
-    scores = _scikit_learn()
     names = [task.called(i) for i in range(task.outputs)]
     truth, predicted = labels.astype(np.int64), (outputs > 0).astype(np.int64)
     chances = 1.0 / (1.0 + np.exp(-np.clip(outputs, -500, 500)))
     each: dict[str, dict[str, float]] = {}
     columns = (truth.T, predicted.T, outputs.T, chances.T)
     for name, y, guess, score, chance in zip(names, *columns, strict=True):
-        recalls = [float((guess[y == c] == c).mean()) for c in (0, 1) if (y == c).any()]
-        each[name] = {
-            "accuracy": float((guess == y).mean()),
-            "balanced_accuracy": float(np.mean(recalls)),
-            "auc": _auc(y == 1, score),
-            "f1": float(scores.f1_score(y, guess, zero_division=0.0)),
-            "log_loss": float(scores.log_loss(y, chance, labels=[0, 1])),
-            "calibration_error": _calibration(np.maximum(chance, 1 - chance), guess == y),
-        }
+        both = np.stack([1 - chance, chance], axis=1)
+        each[name] = _of_guesses(y, guess, both, _auc(y == 1, score))
     macro = {key: _mean([one[key] for one in each.values()]) for key in next(iter(each.values()))}
     return {**macro, "labels": each}
 

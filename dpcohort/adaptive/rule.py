@@ -187,12 +187,10 @@ class AdaptiveRule(Protocol):
     @property
     def name(self) -> str:
         """What configurations and receipts call it."""
-        ...
 
     @property
     def statistic(self) -> Statistic | None:
         """What it asks clients for; None if it never asks. Every rule says it."""
-        ...
 
     @property
     def mini_batch(self) -> bool:

@@ -70,7 +70,6 @@ class AggregationRule(Protocol):
 
         The updates are the engine's memory: a rule that wants to keep some must copy them.
         """
-        ...
 
 
 def combine_round(

@@ -176,19 +176,11 @@ class ReportHandler:
         terms: ReportTerms,
     ) -> dict[int, float]:  # fmt: skip
         """Sums on a lattice, with noise of a cryptographic stream; public clients without noise."""
-        quiet = [k for k in clients if self._multiplier(k, terms) == 0.0]
-        kept = {k: positions[k] for k in quiet}
-        answers: dict[int, float] = {}
-        if quiet:
-            sums = self._meter.raw_centred_sums(parameters, kept, terms)
-            answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
-        lattices = {
-            k: Lattice(self._multiplier(k, terms), terms.half_range)
-            for k in clients
-            if k not in answers
-        }
-        if not lattices:
-            return answers
+        multipliers = {k: self._multiplier(k, terms) for k in clients}
+        quiet = {k: positions[k] for k, z in multipliers.items() if z == 0.0}
+        sums = self._meter.raw_centred_sums(parameters, quiet, terms)
+        answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
+        lattices = {k: Lattice(z, terms.half_range) for k, z in multipliers.items() if z}
         units = np.array([lattice.unit for lattice in lattices.values()])
         noised = {k: positions[k] for k in lattices}
         totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
@@ -296,18 +288,17 @@ class LossMeter:
         whole = tuple(positions) if all(p is None for p in positions.values()) else None
         if self._all_of is not None and self._all_of[0] == whole:
             return self._all_of[1:]
-        parts = [self._rows(client, chosen) for client, chosen in positions.items()]
+        sizes = self._records.sizes
+        parts = [
+            self._records.rows(client, np.arange(int(sizes[client])) if chosen is None else chosen)
+            for client, chosen in positions.items()
+        ]
         counted = np.repeat(np.arange(len(parts)), [part.size for part in parts])
         rows = torch.as_tensor(np.concatenate(parts), device=self._records.device)
         owners = torch.as_tensor(counted, device=self._records.device)
         if whole is not None:
             self._all_of = (whole, rows, owners)
         return rows, owners
-
-    def _rows(self, client: int, chosen: IntArray | None) -> IntArray:
-        if chosen is None:
-            chosen = np.arange(int(self._records.sizes[client]))
-        return self._records.rows(client, chosen)
 
 
 def lattice_units(losses: Tensor, terms: ReportTerms, unit: Tensor | float) -> Tensor:

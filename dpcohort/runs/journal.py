@@ -211,11 +211,8 @@ class Journal:
         if answers:
             names = self._plan.population.ids
             values = {names[k]: float(value) for k, value in sorted(answers.items())}
-            entry = {"round": round, "answers": values}
-            if self._plan.has_raw_reports:
-                self._apply(entry)
-            else:
-                self._enter(entry)
+            enter = self._apply if self._plan.has_raw_reports else self._enter
+            enter({"round": round, "answers": values})
 
     def view(
         self,

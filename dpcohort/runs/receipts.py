@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -79,14 +80,6 @@ CHARGED_FOR = {"estimate": "on an estimate of bounds", "tuning": "on tuning"}
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
 
-#: The keys of a receipt's file: of a run, beside ``reports`` where there are any; of a scheme; of a
-#: client's own ledger.
-_RUN_KEYS = (
-    *("client", "public", "unit", "neighbours", "sampler", "accountant", "promised_epsilon"),
-    *("delta", "noise_multiplier", "sampling_rate", "batch_size", "planned_draws"),
-    *("planned_steps", "planned_epsilon", "spent_draws", "spent_steps", "certified_epsilon"),
-    *("plan", "dpcohort", "stamp"),
-)
 _CHARGED_KEYS = (
     *("promised_epsilon", "promised_delta", "estimate_epsilon", "estimate_delta"),
     *("tuning_epsilon", "tuning_delta"),
@@ -95,6 +88,7 @@ _CHARGED_KEYS = (
 _TOLD = ("before", "weights", "tuning", "trust")
 #: Parts of a promise that are added up again are rounded.
 _ROUNDING = 1e-9
+#: The keys of a receipt's file: of a scheme; of a client's own ledger.
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
     *("claimed_epsilon", "certified_epsilon", "noise_multiplier", "uses", "assumptions"),
@@ -423,10 +417,8 @@ class Receipt:
         ]
 
     def _lines_of_ledger(self) -> list[str]:
-        how = {
-            "composed": "one composition of all draws",
-            "summed": "every begun run in full",
-        }[self.across_runs]
+        composed = self.across_runs == "composed"
+        how = "one composition of all draws" if composed else "every begun run in full"
         lines = [
             self.client,
             f"  promised   epsilon {_shown(self.promised_epsilon)} at delta {_shown(self.delta)} "
@@ -462,6 +454,10 @@ class Receipt:
 
     def _verdict(self, otherwise: str) -> str:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
+
+
+#: The keys of a run's receipt, beside what it tells where there is something to tell.
+_RUN_KEYS = tuple(takewhile(lambda key: key != "reports", Receipt.__annotations__))
 
 
 def weights_in_words(weights: Mapping[str, Any]) -> str:
@@ -724,8 +720,7 @@ def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping
     if len(found) > MOST_FILES:
         with atomic_writer(folder / _ALL) as file:
             for receipt in found:
-                line = json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n"
-                file.write(line)
+                file.write(json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n")
         return
     for receipt in found:
         name = f"{positions[receipt.client]}-{quote(receipt.client, safe='')[:60]}.json"

@@ -246,7 +246,9 @@ class Run:
         Raises:
             InputError: the model was never evaluated.
         """
-        figure: Figure = _face("figures").accuracy_figure({str(self.settings["label"]): [self]})
+        figure: Figure = import_module("dpcohort.report.figures").accuracy_figure(
+            {str(self.settings["label"]): [self]}
+        )
         return figure
 
     def report(
@@ -267,7 +269,9 @@ class Run:
             raise InputError.because(
                 "a report is of a run folder, and this run has none. Give train a folder: out=..."
             )
-        _face("html.page").write_report([self.path], path, method=method, data=data)
+        import_module("dpcohort.report.html.page").write_report(
+            [self.path], path, method=method, data=data
+        )
         return Path(path)
 
     @property
@@ -465,11 +469,6 @@ def judged_in(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: result[key] for key in told if key in result}
 
 
-def _face(module: str) -> Any:
-    """A part of ``dpcohort.report``, which knows of runs while they know nothing of it."""
-    return import_module(f"dpcohort.report.{module}")
-
-
 def _weights(path: Path) -> Weights:
     if not path.exists():
         return {}
@@ -497,4 +496,3 @@ class Callback(Protocol):
 
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Look at a round; raising an error stops the training after its last whole round."""
-        ...

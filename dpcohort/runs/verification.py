@@ -165,12 +165,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         r
         for r in truth
         if not r.public
-        and (
-            r.spent_draws
-            or r.before
-            or r.charged is not None
-            or (r.reports is not None and r.reports["spent"] > 0)
-        )
+        and (r.spent_draws or r.before or r.charged or (r.reports or {}).get("spent"))
     ]
     shares = [  # raw reports are certified by nothing
         math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
@@ -298,11 +293,9 @@ class _Check:
             self.wrong(name, "its first line is not that of this plan's ledger.")
         lines = (entries or [])[1:]
         before = len(self.findings)
+        count = self._fixed_line if self._plan.adaptive is None else self._adaptive_line
         for line, entry in enumerate(lines, start=2):
-            if self._plan.adaptive is None:
-                self._fixed_line(name, line, entry)
-            else:
-                self._adaptive_line(name, line, entry)
+            count(name, line, entry)
         missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
         if missing:
             self.wrong(name, f"round {missing[0]} is missing though later rounds are counted.")

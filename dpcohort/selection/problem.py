@@ -212,7 +212,6 @@ class PlannedRule(Protocol):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The selection for one problem."""
-        ...
 
     def effective_epsilon(self, problem: SelectionProblem) -> FloatArray:
         """The epsilon that each client's noise is calibrated to: its own, unless a rule differs.
