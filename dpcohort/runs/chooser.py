@@ -152,31 +152,29 @@ class ReportHandler:
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         answers = {}
-        for k, noisy in noisy_sums(round, clients, parameters, positions, terms).items():
+        for k, noisy in noisy_sums(round, parameters, positions, terms).items():
             # The public number of records that it is a mean of.
             looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
             answers[k] = terms.half_range + noisy / int(looked_at[k])
         return answers
 
     def _simulated(
-        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
-        terms: ReportTerms,
-    ) -> dict[int, float]:  # fmt: skip
+        self, round: int, parameters: Tensor, positions: Positions, terms: ReportTerms
+    ) -> dict[int, float]:
         """Sums with floating-point noise of a seed."""
         raw = self._meter.raw_centred_sums(parameters, positions, terms)
-        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in clients]
+        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in positions]
         answers, noise = {}, torch.empty(1, dtype=torch.float64)
-        for k, raw_sum, std in zip(clients, raw, stds, strict=True):
+        for k, raw_sum, std in zip(positions, raw, stds, strict=True):
             self._streams.normal_(noise, round=round, client=k, draw=REPORT_DRAW)
             answers[k] = float(raw_sum) + std * float(noise)
         return answers
 
     def _private(
-        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
-        terms: ReportTerms,
-    ) -> dict[int, float]:  # fmt: skip
+        self, round: int, parameters: Tensor, positions: Positions, terms: ReportTerms
+    ) -> dict[int, float]:
         """Sums on a lattice, with noise of a cryptographic stream; public clients without noise."""
-        multipliers = {k: self._multiplier(k, terms) for k in clients}
+        multipliers = {k: self._multiplier(k, terms) for k in positions}
         quiet = {k: positions[k] for k, z in multipliers.items() if z == 0.0}
         sums = self._meter.raw_centred_sums(parameters, quiet, terms)
         answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
@@ -187,7 +185,7 @@ class ReportHandler:
         for (k, lattice), total in zip(lattices.items(), totals, strict=True):
             key = self._streams.noise_key(round=round, client=k, draw=REPORT_DRAW)
             answers[k] = float(lattice.release(torch.tensor([int(total)]), key, scale=1.0))
-        return {k: answers[k] for k in clients}
+        return {k: answers[k] for k in positions}
 
     def _multiplier(self, k: int, terms: ReportTerms) -> float:
         """Noise multiplier of a client's reports; 0 only where none is needed."""

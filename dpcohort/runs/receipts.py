@@ -669,13 +669,10 @@ def _tuned(
         return dict(tuning)
     if paid:
         epsilon, delta = charged_to(paid, plan.population.ids[k], "tuning")
-        return {**tuning, "epsilon": epsilon, "delta": delta}
-    spent = share / (1.0 - share)
-    return {
-        **tuning,
-        "epsilon": spent * float(plan.population.epsilon[k]),
-        "delta": spent * float(plan.population.delta[k]),
-    }
+    else:
+        left = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+        epsilon, delta = (share / (1.0 - share) * one for one in left)
+    return {**tuning, "epsilon": epsilon, "delta": delta}
 
 
 def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:

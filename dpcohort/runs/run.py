@@ -315,19 +315,10 @@ class Run:
         Raises:
             InputError: there is no such client.
         """
-        return self._receipts(np.array([self.plan.population.index_of(client)]))[0]
+        return self.receipts(np.array([self.plan.population.index_of(client)]))[0]
 
-    def receipts(self) -> list[Receipt]:
-        """Receipts of all drawn clients."""
-        return self._receipts(None)
-
-    def write_receipts(self) -> None:
-        """Write the receipts of all drawn clients into the folder of the run, if it has one."""
-        if self.path is not None:
-            positions = {name: k for k, name in enumerate(self.plan.population.ids)}
-            write_receipts(self.receipts(), self.path / RECEIPTS, positions)
-
-    def _receipts(self, clients: IntArray | None) -> list[Receipt]:
+    def receipts(self, clients: IntArray | None = None) -> list[Receipt]:
+        """Receipts of all drawn clients, or of those at the given positions."""
         return make_receipts(
             self.plan,
             self.ledger.draws,
@@ -335,6 +326,12 @@ class Run:
             clients=clients,
             reports=self.reports,
         )
+
+    def write_receipts(self) -> None:
+        """Write the receipts of all drawn clients into the folder of the run, if it has one."""
+        if self.path is not None:
+            positions = {name: k for k, name in enumerate(self.plan.population.ids)}
+            write_receipts(self.receipts(), self.path / RECEIPTS, positions)
 
 
 #: Records that go through the network at once.

@@ -133,21 +133,16 @@ def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str
 
 
 def _clipping(share: float | None, plan: Plan) -> list[str]:
-    if share is None:
+    if share is None or _FEW < share < _MOST:
         return []
-    clip, shown = plan.training.clip, f"{100 * share:.0f} % of the test records"
+    words = ", so the noise is larger than it need be. Try a smaller training.clip."
     if share >= _MOST:
-        return [
-            f"{shown} have a gradient longer than the clip ({clip:g}) at the final model: their "
-            "directions count and their lengths do not. A larger training.clip may serve better, "
-            "with more noise in proportion."
-        ]
-    if share <= _FEW:
-        return [
-            f"{shown} have a gradient longer than the clip ({clip:g}) at the final model, so the "
-            "noise is larger than it need be. Try a smaller training.clip."
-        ]
-    return []
+        words = (
+            ": their directions count and their lengths do not. A larger training.clip may serve "
+            "better, with more noise in proportion."
+        )
+    shown, clip = f"{100 * share:.0f} % of the test records", plan.training.clip
+    return [f"{shown} have a gradient longer than the clip ({clip:g}) at the final model{words}"]
 
 
 def task_of(settings: Mapping[str, Any]) -> Task:
