@@ -80,17 +80,13 @@ class Metric:
         return self.scale * (value - other if self.higher_is_better else other - value)
 
 
+_SHARE = {"is_share": True, "higher_is_better": True}
 #: What runs are judged by, by name.
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True),
-        Metric(
-            name="balanced_accuracy",
-            words="balanced accuracy",
-            is_share=True,
-            higher_is_better=True,
-        ),
+        Metric(name="accuracy", words="accuracy", **_SHARE),
+        Metric(name="balanced_accuracy", words="balanced accuracy", **_SHARE),
         Metric(name="rmse", words="RMSE"),
         Metric(name="mae", words="mean absolute error"),
         Metric(name="quantile_loss", words="quantile loss"),
@@ -378,10 +374,10 @@ def main_value(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -> float
 
 def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
     """What each record adds to the main metric, whose mean it is (before the root of an RMSE)."""
+    if task.kind in ("classification", "multi-label") and not np.isfinite(outputs).all():
+        return np.full(len(labels), math.nan)
     if task.kind == "classification":
         hit: FloatArray = np.asarray(outputs.argmax(1) == labels, np.float64)
-        if not np.isfinite(outputs).all():
-            hit = np.full(len(labels), math.nan)
         if not task.class_weights:
             return hit
         counts = np.bincount(labels, minlength=task.outputs)
@@ -393,8 +389,7 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
         counts = np.stack([(truth == 0).sum(0), (truth == 1).sum(0)])
         of_label = counts[truth, np.arange(task.outputs)]
         weighted = right * len(truth) / (np.count_nonzero(counts, axis=0) * of_label)
-        of_record: FloatArray = weighted.mean(1)
-        return of_record if np.isfinite(outputs).all() else np.full(len(labels), math.nan)
+        return np.asarray(weighted.mean(1))
     values = task.unscaled(np.asarray(labels, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         predicted = task.predictions(outputs)

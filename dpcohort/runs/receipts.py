@@ -280,11 +280,8 @@ class Receipt:
 
     def text(self) -> str:
         """The receipt in words."""
-        if self.scheme:
-            lines = self._lines_of_scheme()
-        else:
-            lines = self._lines_of_ledger() if self.across_runs else self._lines_of_run()
-        return "\n".join(lines)
+        lines = self._lines_of_ledger if self.across_runs else self._lines_of_run
+        return "\n".join(self._lines_of_scheme() if self.scheme else lines())
 
     def _lines_of_run(self) -> list[str]:
         if self.public:
