@@ -523,41 +523,37 @@ def make_receipts(
     alone = spent
     if plan.pooled is not None and plan.pooled.honest > 1:
         alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=method)
-    steps = plan.training.local_steps
     population = plan.population
-    receipts = []
-    for row, k in enumerate(chosen.tolist()):
-        public = bool(population.public[k])
-        receipts.append(
-            Receipt(
-                client=population.ids[k],
-                public=public,
-                unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
-                neighbours=plan.contract.neighbours,
-                sampler=plan.contract.sampler,
-                accountant=plan.contract.accountant,
-                promised_epsilon=_known(population.epsilon[k]),
-                delta=_known(population.delta[k]),
-                noise_multiplier=_known(plan.noise_multipliers[k]),
-                sampling_rate=float(plan.sampling_rates[k]),
-                batch_size=int(plan.batch_sizes[k]),
-                planned_draws=int(plan.schedule.counts[k]),
-                planned_steps=int(plan.steps[k]),
-                planned_epsilon=_known(plan.certified_epsilon[k]),
-                spent_draws=int(counted[k]),
-                spent_steps=int(counted[k]) * steps,
-                certified_epsilon=_known(spent[row]),
-                plan=plan.sha256,
-                stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
-                reports=_reports(plan, k, reports),
-                before=_runs_before(plan, population.ids[k]),
-                weights=weights_of(said),
-                tuning=_tuned(plan, k, said.get("tuning"), paid),
-                trust=_trust(plan, k, _known(alone[row])),
-                charged=_charged(plan, k, paid, charges),
-            )
+    return [
+        Receipt(
+            client=population.ids[k],
+            public=bool(population.public[k]),
+            unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
+            neighbours=plan.contract.neighbours,
+            sampler=plan.contract.sampler,
+            accountant=plan.contract.accountant,
+            promised_epsilon=_known(population.epsilon[k]),
+            delta=_known(population.delta[k]),
+            noise_multiplier=_known(plan.noise_multipliers[k]),
+            sampling_rate=float(plan.sampling_rates[k]),
+            batch_size=int(plan.batch_sizes[k]),
+            planned_draws=int(plan.schedule.counts[k]),
+            planned_steps=int(plan.steps[k]),
+            planned_epsilon=_known(plan.certified_epsilon[k]),
+            spent_draws=int(counted[k]),
+            spent_steps=int(counted[k]) * plan.training.local_steps,
+            certified_epsilon=_known(spent[row]),
+            plan=plan.sha256,
+            stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
+            reports=_reports(plan, k, reports),
+            before=_runs_before(plan, population.ids[k]),
+            weights=weights_of(said),
+            tuning=_tuned(plan, k, said.get("tuning"), paid),
+            trust=_trust(plan, k, _known(alone[row])),
+            charged=_charged(plan, k, paid, charges),
         )
-    return receipts
+        for row, k in enumerate(chosen.tolist())
+    ]
 
 
 def source_of(settings: Mapping[str, Any]) -> Source:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import DpcohortError
@@ -55,9 +54,7 @@ def _selection_moves_nothing(plan: Plan) -> str | None:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
     eta = plan.selection.eta
     asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
-    if asked_for or eta is None or not math.isfinite(eta):
-        return None
-    if float(np.abs(plan.selection.probabilities - plan.selection.unbiased).sum()) > 1e-9:
+    if asked_for or eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
         return None
     threshold = plan.problem.threshold
     if not math.isfinite(threshold):

@@ -596,7 +596,16 @@ class _Search:
 
         free = self._raised(level, math.inf, most, kept, start)
         if free is not None and float(clients.shares(free[0] / level).sum()) <= 1.0:
-            return self._slack_point(level, free[0], alike, most)
+            # Of equally good weights those in proportion to u, as far as draws allow.
+            part = 1.0
+            for _ in range(60):
+                mixed = free[0] + part * (alike - free[0])
+                if float(clients.shares(mixed / level).sum()) <= 1.0:
+                    break
+                part *= 0.8
+            else:
+                mixed = free[0]
+            return self._point(level, mixed, 0.0, 1.0, most, slack=True)
         low, high = self.upper.root(drawn, 600.0)
         end = high if tried.get(high) is not None else low
         found = tried.get(end)
@@ -662,21 +671,6 @@ class _Search:
         if moved.size:  # the last digits
             weights[moved] *= 1.0 + (1.0 - float(weights.sum())) / float(weights[moved].sum())
         return weights, math.exp(high)
-
-    def _slack_point(
-        self, level: float, weights: FloatArray, alike: FloatArray, most: FloatArray
-    ) -> _Point:
-        """Of equally good weights those in proportion to u, as far as draws allow."""
-        clients = self.clients
-        part = 1.0
-        for _ in range(60):
-            mixed = weights + part * (alike - weights)
-            if float(clients.shares(mixed / level).sum()) <= 1.0:
-                break
-            part *= 0.8
-        else:
-            mixed = weights
-        return self._point(level, mixed, 0.0, 1.0, most, slack=True)
 
     def _point(
         self,
