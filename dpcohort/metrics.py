@@ -456,7 +456,7 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         >>> prediction_faults(Task(outputs=3), np.eye(3)[[0, 0, 0, 0]], np.array([0, 1, 2, 0]))
         ['the model says class 0 for all 4 test records, whatever they hold.']
     """
-    found = np.asarray(outputs, np.float64)
+    found, records = np.asarray(outputs, np.float64), f"{len(labels)} test records"
     if not np.isfinite(found).all():
         return ["the model's outputs on test records are not finite numbers: it has diverged."]
     if task.kind == "classification":
@@ -464,15 +464,11 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         never = np.setdiff1d(there, said)
         if said.size == 1 and there.size > 1:
             which = task.called(int(said[0]))
-            return [
-                f"the model says {which} for all {len(labels)} test records, whatever they hold."
-            ]
+            return [f"the model says {which} for all {records}, whatever they hold."]
         if not never.size:
             return []
-        names, records = _listed([task.called(int(c)) for c in never]), np.isin(labels, never).sum()
-        return [
-            f"the model never says {names}, the truth of {records} of {len(labels)} test records."
-        ]
+        names, missed = _listed([task.called(int(c)) for c in never]), np.isin(labels, never).sum()
+        return [f"the model never says {names}, the truth of {missed} of {records}."]
     if task.kind == "multi-label":
         guesses = found > 0
         same = np.flatnonzero(guesses.all(0) | ~guesses.any(0)).tolist()
@@ -481,15 +477,12 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         which = "every label"
         if len(same) < task.outputs:
             which = _listed([task.called(i) for i in same])
-        return [f"the model says the same of {which} for all {len(labels)} test records."]
+        return [f"the model says the same of {which} for all {records}."]
     predicted = task.predictions(found)
     spread = float(np.std(task.unscaled(np.asarray(labels, np.float64))))
     if float(np.std(predicted)) <= 0.01 * spread:
         middle = float(np.mean(predicted))
-        return [
-            f"the model says about {middle:.3g} for all {len(labels)} test records, whatever they "
-            "hold."
-        ]
+        return [f"the model says about {middle:.3g} for all {records}, whatever they hold."]
     return []
 
 

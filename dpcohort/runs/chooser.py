@@ -151,12 +151,10 @@ class ReportHandler:
             raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
-        answers = {}
-        for k, noisy in noisy_sums(round, parameters, positions, terms).items():
-            # The public number of records that it is a mean of.
-            looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
-            answers[k] = terms.half_range + noisy / int(looked_at[k])
-        return answers
+        noisy = noisy_sums(round, parameters, positions, terms)
+        # The public number of records that a report is a mean of.
+        looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
+        return {k: terms.half_range + found / int(looked_at[k]) for k, found in noisy.items()}
 
     def _simulated(
         self, round: int, parameters: Tensor, positions: Positions, terms: ReportTerms

@@ -376,10 +376,9 @@ class Receipt:
         noise = "no noise, RAW"
         if told["noise_multiplier"]:
             noise = f"z = {told['noise_multiplier']:.5g}, noise {told['noise_std']:.4g} on the mean"
-        left = f"{_shown(self.unused_epsilon)} of epsilon unused"
         return [
             f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
-            f"up to {told['top']:g}; {noise}; {left}"
+            f"up to {told['top']:g}; {noise}; {_shown(self.unused_epsilon)} of epsilon unused"
         ]
 
     def _tuning_lines(self) -> list[str]:

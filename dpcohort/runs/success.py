@@ -45,29 +45,27 @@ def plan_warnings(plan: Plan) -> list[str]:
             f"as the longest step that clipping allows ({plan.noise_to_clip:.3g} C in a round, "
             f"{steps} steps). Larger budgets, more records in a batch or a smaller model lower it."
         )
-    if (words := _selection_moves_nothing(plan)) is not None:
-        found.append(words)
-    return found
+    return [*found, *_selection_moves_nothing(plan)]
 
 
-def _selection_moves_nothing(plan: Plan) -> str | None:
+def _selection_moves_nothing(plan: Plan) -> list[str]:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
     eta = plan.selection.eta
     asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
     if asked_for or eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
-        return None
+        return []
     threshold = plan.problem.threshold
     if not math.isfinite(threshold):
-        return (
+        return [
             "selection moves nothing: no client has less noise to offer than another, so unbiased "
             "selection is optimal for every η."
-        )
+        ]
     if eta > threshold:
-        return None
-    return (
+        return []
+    return [
         f"selection moves nothing: below η₀ = {threshold:.4g} unbiased selection is optimal; your "
         f"η is {eta:.4g}. A larger selection.eta weighs noise more."
-    )
+    ]
 
 
 def judgement(

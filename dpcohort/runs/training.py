@@ -663,9 +663,8 @@ def run_rounds(
 def _give_back_memory() -> None:
     """Give the system what planning and checking took and freed; glibc would keep it for later."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _told(

@@ -171,6 +171,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         for r in held
         if r.promised_epsilon
     ]
+    alone = [r.trust["alone_epsilon"] for r in held if r.trust is not None]
     return Verification(
         path=str(path),
         plan=plan.sha256,
@@ -179,9 +180,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
         honest=1 if plan.pooled is None else plan.pooled.honest,
-        alone_epsilon=None
-        if plan.pooled is None
-        else max((r.trust["alone_epsilon"] for r in held if r.trust is not None), default=0.0),
+        alone_epsilon=None if plan.pooled is None else max(alone, default=0.0),
     )
 
 
