@@ -295,7 +295,7 @@ class SizeWeighted(_Weighted):
     def weights(self, cohort: Cohort) -> FloatArray:
         """The share of each draw in the sizes of all."""
         sizes = of_cohort("sizes", self.sizes, cohort)
-        return sizes / sizes.sum()
+        return np.asarray(sizes / sizes.sum())
 
     def objection(self, plan: Plan) -> str | None:
         """Why it makes no sense with this plan, if it does not."""
@@ -355,7 +355,7 @@ class EpsilonWeighted(_Weighted):
         public = self.public_epsilon or float(private.max(initial=0.0)) or 1.0
         weights = np.where(np.isnan(declared), public, declared)
         weights = weights / weights.max()  # epsilons near the largest double would overflow
-        return weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -443,7 +443,7 @@ class MinimumNoise(_Weighted):
     def weights(self, cohort: Cohort) -> FloatArray:
         """The same for all draws that are kept, 0 for the others."""
         kept = self.kept(cohort)
-        return kept / kept.sum()
+        return np.asarray(kept / kept.sum())
 
     def kept(self, cohort: Cohort) -> BoolArray:
         """Which draws are kept.
