@@ -146,7 +146,7 @@ def bounded_costs(costs: Costs) -> tuple[Costs, bool]:
 
 
 def _check_bounds(floor: FloatArray | None, cap: FloatArray | None, size: int) -> None:
-    for field, bound, sign, least, change in (
+    for field, bound, sign, word, change in (
         ("floor", floor, 1.0, "most", "lower"),
         ("cap", cap, -1.0, "least", "raise"),
     ):
@@ -154,7 +154,7 @@ def _check_bounds(floor: FloatArray | None, cap: FloatArray | None, size: int) -
             raise InputError(
                 field,
                 given=float(bound.sum()),
-                allowed=f"at {least} 1 when summed over the {size} clients",
+                allowed=f"at {word} 1 when summed over the {size} clients",
                 next_step=f"No probabilities can meet it; {change} the {field}.",
             )
     if floor is not None and cap is not None and bool((floor > cap).any()):
