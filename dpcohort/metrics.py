@@ -81,13 +81,13 @@ class Metric:
         return self.scale * (value - other if self.higher_is_better else other - value)
 
 
+_SHARE = {"is_share": True, "higher_is_better": True}
 #: What runs are judged by, by name.
-_ACCURACY = Metric(name="accuracy", words="accuracy", is_share=True, higher_is_better=True)
 METRICS = {
     metric.name: metric
     for metric in (
-        _ACCURACY,
-        replace(_ACCURACY, name="balanced_accuracy", words="balanced accuracy"),
+        Metric(name="accuracy", words="accuracy", **_SHARE),
+        Metric(name="balanced_accuracy", words="balanced accuracy", **_SHARE),
         Metric(name="rmse", words="RMSE"),
         Metric(name="mae", words="mean absolute error"),
         Metric(name="quantile_loss", words="quantile loss"),
@@ -188,12 +188,8 @@ def _gone(value: Any) -> Any:
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
     from scipy.special import logsumexp, softmax
 
-    scores = _scikit_learn()
-    chances: FloatArray = softmax(outputs, axis=1)
     predicted = outputs.argmax(1)
-    classes = range(task.outputs)
     there = np.unique(labels)
-    recalls = [float((predicted[labels == c] == c).mean()) for c in there]
     # Less the others' summed exponentials an output ranks as the chance of its class does.
     aucs = [
         _auc(labels == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
@@ -202,35 +198,39 @@ def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, 
     averaged = {} if task.outputs == 2 else {"labels": there, "average": "macro"}
     matrix = None
     if task.outputs <= _MOST_IN_A_MATRIX:
-        matrix = scores.confusion_matrix(labels, predicted, labels=list(classes)).tolist()
+        classes = list(range(task.outputs))
+        matrix = _scikit_learn().confusion_matrix(labels, predicted, labels=classes).tolist()
+    auc = _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs)
+    found = _of_guesses(labels, predicted, softmax(outputs, axis=1), auc, **averaged)
+    return {**found, "confusion_matrix": matrix}
+
+
+def _of_guesses(
+    truth: IntArray, guess: IntArray, chances: FloatArray, auc: float, **averaged: Any
+) -> dict[str, float]:
+    """What guesses of one class out of several are rated by."""
+    scores = _scikit_learn()
+    recalls = [float((guess[truth == c] == c).mean()) for c in np.unique(truth)]
+    classes = list(range(chances.shape[1]))
     return {
-        "accuracy": float((predicted == labels).mean()),
+        "accuracy": float((guess == truth).mean()),
         "balanced_accuracy": float(np.mean(recalls)),
-        "auc": _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs),
-        "f1": float(scores.f1_score(labels, predicted, **averaged, zero_division=0.0)),
-        "log_loss": float(scores.log_loss(labels, chances, labels=list(classes))),
-        "calibration_error": _calibration(chances.max(1), predicted == labels),
-        "confusion_matrix": matrix,
+        "auc": auc,
+        "f1": float(scores.f1_score(truth, guess, **averaged, zero_division=0.0)),
+        "log_loss": float(scores.log_loss(truth, chances, labels=classes)),
+        "calibration_error": _calibration(chances.max(1), guess == truth),
     }
 
 
 def _of_labels(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[str, Any]:
-    scores = _scikit_learn()
     names = [task.called(i) for i in range(task.outputs)]
     truth, predicted = labels.astype(np.int64), (outputs > 0).astype(np.int64)
     chances = 1.0 / (1.0 + np.exp(-np.clip(outputs, -500, 500)))
     each: dict[str, dict[str, float]] = {}
     columns = (truth.T, predicted.T, outputs.T, chances.T)
     for name, y, guess, score, chance in zip(names, *columns, strict=True):
-        recalls = [float((guess[y == c] == c).mean()) for c in (0, 1) if (y == c).any()]
-        each[name] = {
-            "accuracy": float((guess == y).mean()),
-            "balanced_accuracy": float(np.mean(recalls)),
-            "auc": _auc(y == 1, score),
-            "f1": float(scores.f1_score(y, guess, zero_division=0.0)),
-            "log_loss": float(scores.log_loss(y, chance, labels=[0, 1])),
-            "calibration_error": _calibration(np.maximum(chance, 1 - chance), guess == y),
-        }
+        both = np.stack([1 - chance, chance], axis=1)
+        each[name] = _of_guesses(y, guess, both, _auc(y == 1, score))
     macro = {key: _mean([one[key] for one in each.values()]) for key in next(iter(each.values()))}
     return {**macro, "labels": each}
 
@@ -375,10 +375,10 @@ def main_value(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -> float
 
 def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
     """What each record adds to the main metric, whose mean it is (before the root of an RMSE)."""
+    if task.kind in ("classification", "multi-label") and not np.isfinite(outputs).all():
+        return np.full(len(labels), math.nan)
     if task.kind == "classification":
         hit: FloatArray = np.asarray(outputs.argmax(1) == labels, np.float64)
-        if not np.isfinite(outputs).all():
-            hit = np.full(len(labels), math.nan)
         if not task.class_weights:
             return hit
         counts = np.bincount(labels, minlength=task.outputs)
@@ -390,8 +390,7 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
         counts = np.stack([(truth == 0).sum(0), (truth == 1).sum(0)])
         of_label = counts[truth, np.arange(task.outputs)]
         weighted = right * len(truth) / (np.count_nonzero(counts, axis=0) * of_label)
-        of_record: FloatArray = weighted.mean(1)
-        return of_record if np.isfinite(outputs).all() else np.full(len(labels), math.nan)
+        return np.asarray(weighted.mean(1))
     values = task.unscaled(np.asarray(labels, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         predicted = task.predictions(outputs)
@@ -458,7 +457,7 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         >>> prediction_faults(Task(outputs=3), np.eye(3)[[0, 0, 0, 0]], np.array([0, 1, 2, 0]))
         ['the model says class 0 for all 4 test records, whatever they hold.']
     """
-    found = np.asarray(outputs, np.float64)
+    found, records = np.asarray(outputs, np.float64), f"{len(labels)} test records"
     if not np.isfinite(found).all():
         return ["the model's outputs on test records are not finite numbers: it has diverged."]
     if task.kind == "classification":
@@ -466,16 +465,11 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         never = np.setdiff1d(there, said)
         if said.size == 1 and there.size > 1:
             which = task.called(int(said[0]))
-            return [
-                f"the model says {which} for all {len(labels)} test records, whatever they hold."
-            ]
+            return [f"the model says {which} for all {records}, whatever they hold."]
         if not never.size:
             return []
-        names = first_of([task.called(int(c)) for c in never])
-        records = np.isin(labels, never).sum()
-        return [
-            f"the model never says {names}, the truth of {records} of {len(labels)} test records."
-        ]
+        names, missed = first_of([task.called(int(c)) for c in never]), np.isin(labels, never).sum()
+        return [f"the model never says {names}, the truth of {missed} of {records}."]
     if task.kind == "multi-label":
         guesses = found > 0
         same = np.flatnonzero(guesses.all(0) | ~guesses.any(0)).tolist()
@@ -484,13 +478,10 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         which = "every label"
         if len(same) < task.outputs:
             which = first_of([task.called(i) for i in same])
-        return [f"the model says the same of {which} for all {len(labels)} test records."]
+        return [f"the model says the same of {which} for all {records}."]
     predicted = task.predictions(found)
     spread = float(np.std(task.unscaled(np.asarray(labels, np.float64))))
     if float(np.std(predicted)) <= 0.01 * spread:
         middle = float(np.mean(predicted))
-        return [
-            f"the model says about {middle:.3g} for all {len(labels)} test records, whatever they "
-            "hold."
-        ]
+        return [f"the model says about {middle:.3g} for all {records}, whatever they hold."]
     return []

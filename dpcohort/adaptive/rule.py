@@ -67,10 +67,8 @@ class ReportTerms:
         choice("statistic", self.statistic, get_args(Statistic))
         choice("reports", self.mode, get_args(ReportMode))
         object.__setattr__(self, "loss_bound", number("loss_bound", self.loss_bound, above=0))
-        if self.mode == "private":
-            share = number("report_share", self.share, above=0, below=1)
-        else:
-            share = 0.0
+        charged = self.mode == "private"
+        share = number("report_share", self.share, above=0, below=1) if charged else 0.0
         object.__setattr__(self, "share", share)
 
     @property
@@ -187,12 +185,10 @@ class AdaptiveRule(Protocol):
     @property
     def name(self) -> str:
         """What configurations and receipts call it."""
-        ...
 
     @property
     def statistic(self) -> Statistic | None:
         """What it asks clients for; None if it never asks. Every rule says it."""
-        ...
 
     @property
     def mini_batch(self) -> bool:
@@ -330,22 +326,17 @@ def filled_cohort(view: RoundView, chosen: IntArray) -> IntArray:
     rest = np.setdiff1d(view.candidates, cohort)
     more = draw_without_replacement(view, rest, size - cohort.size, purpose="fallback")
     cohort = np.concatenate([cohort, more])
-    return np.concatenate([cohort, _drawn_again(view, cohort)])
-
-
-def _drawn_again(view: RoundView, cohort: IntArray) -> IntArray:
-    """Second draws of a cohort that is too small although every candidate is in it."""
-    spare: list[int] = []
-    if cohort.size < view.cohort_size:
+    again: list[int] = []
+    if cohort.size < size:  # although every candidate is in it
         clients, dice = len(view.ids), view.chances("again")
         now = np.bincount(cohort, minlength=clients)
         before = np.bincount(np.concatenate([cohort, *view.cohorts]), minlength=clients)
-        while cohort.size + len(spare) < view.cohort_size:
-            free = np.flatnonzero(now < view.draws_left)
+        while cohort.size + len(again) < size:
+            free = np.flatnonzero(now < left)
             k = int(free[np.lexsort((dice[free], before[free], now[free]))[0]])
-            spare.append(k)
+            again.append(k)
             now[k] += 1
-    return np.asarray(spare, dtype=np.int64)
+    return np.concatenate([cohort, np.asarray(again, dtype=np.int64)])
 
 
 def rule_cohort(

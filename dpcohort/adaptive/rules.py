@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -353,12 +354,11 @@ class ClusteredUpdates(AdaptiveRule):
         queue = draw_without_replacement(view, seen, seen.size, purpose="clusters")
         # The j-th client of each cluster comes before the (j+1)-th of any.
         place = {int(k): int(label) for k, label in zip(seen, labels, strict=True)}
-        turns: dict[int, int] = {}
+        turns: Counter[int] = Counter()
         ranked = []
         for order, k in enumerate(queue.tolist()):
-            turn = turns.get(place[k], 0)
-            turns[place[k]] = turn + 1
-            ranked.append((turn, order, k))
+            ranked.append((turns[place[k]], order, k))
+            turns[place[k]] += 1
         rest = [k for _, _, k in sorted(ranked)][: view.cohort_size - first.size]
         return np.concatenate([first, np.array(rest, dtype=np.int64)])
 

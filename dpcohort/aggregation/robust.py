@@ -178,8 +178,9 @@ class GeometricMedian:
         return point
 
 
-#: Growth of the penalty in each step of the augmented Lagrangian, its start, and its largest value.
-_GROWTH, _START, _LARGEST = 1.5, 1.25, 1e7
+#: Growth of the penalty in each step of the augmented Lagrangian, its start, its largest value, and
+#: the relative error of ``L + S`` at which to stop.
+_GROWTH, _START, _LARGEST, _TOLERANCE = 1.5, 1.25, 1e7, 5e-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +247,7 @@ class EstimatedNoise:
         return np.asarray(peak * stds, dtype=np.float64)
 
 
-def low_rank_and_sparse(
-    matrix: Tensor, *, steps: int = 200, tolerance: float = 5e-8
-) -> tuple[Tensor, Tensor]:
+def low_rank_and_sparse(matrix: Tensor, *, steps: int = 200) -> tuple[Tensor, Tensor]:
     """Robust PCA: L and S with ``matrix = L + S``, of least ``||L||_* + lambda ||S||_1``.
 
     Principal component pursuit with ``lambda = 1 / sqrt(largest side)`` (Candes et al., Robust
@@ -258,7 +257,6 @@ def low_rank_and_sparse(
     Args:
         matrix: any finite matrix.
         steps: largest number of steps.
-        tolerance: relative error of ``L + S`` at which to stop.
 
     Example:
         >>> import torch
@@ -285,7 +283,7 @@ def low_rank_and_sparse(
         low = (left * torch.clamp(values - 1.0 / penalty, min=0.0)) @ right
         sparse = torch.nn.functional.softshrink(matrix - low + dual / penalty, weight / penalty)
         rest = matrix - low - sparse
-        if float(torch.linalg.vector_norm(rest)) <= tolerance * size:
+        if float(torch.linalg.vector_norm(rest)) <= _TOLERANCE * size:
             break
         dual = dual + penalty * rest
         penalty = min(penalty * _GROWTH, _LARGEST * _START / largest)

@@ -70,7 +70,6 @@ class AggregationRule(Protocol):
 
         The updates are the engine's memory: a rule that wants to keep some must copy them.
         """
-        ...
 
 
 def combine_round(
@@ -251,8 +250,20 @@ def sum_of_rows(rows: Tensor) -> Tensor:
     return total
 
 
+class _Weighted:
+    """A sum of the updates, with a weight for each draw."""
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The weighted sum of the rows."""
+        return weighted_sum(checked_updates(updates, cohort), self.weights(cohort))
+
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """The weight of each draw."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SizeWeighted:
+class SizeWeighted(_Weighted):
     """``w_i = n_{k_i} / sum_j n_{k_j}`` over the draws of the round.
 
     The weights of federated averaging (McMahan et al., AISTATS 2017; general knowledge). They
@@ -281,11 +292,10 @@ class SizeWeighted:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", client_column("sizes", self.sizes, above=0))
 
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The mean weighted by size."""
-        checked_updates(updates, cohort)
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """The share of each draw in the sizes of all."""
         sizes = of_cohort("sizes", self.sizes, cohort)
-        return weighted_sum(updates, sizes / sizes.sum())
+        return np.asarray(sizes / sizes.sum())
 
     def objection(self, plan: Plan) -> str | None:
         """Why it makes no sense with this plan, if it does not."""
@@ -297,7 +307,7 @@ class SizeWeighted:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EpsilonWeighted:
+class EpsilonWeighted(_Weighted):
     """``w_i = epsilon_{k_i} / sum_j epsilon_{k_j}`` over the draws of the round.
 
     WeiAvg of Liu et al. (Projected Federated Averaging with Heterogeneous Differential Privacy,
@@ -338,19 +348,18 @@ class EpsilonWeighted:
         given.setflags(write=False)
         object.__setattr__(self, "epsilon", given)
 
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The mean weighted by epsilon."""
-        checked_updates(updates, cohort)
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """The share of each draw in the epsilons of all."""
         declared = of_cohort("epsilon", self.epsilon, cohort)
         private = self.epsilon[~np.isnan(self.epsilon)]
         public = self.public_epsilon or float(private.max(initial=0.0)) or 1.0
         weights = np.where(np.isnan(declared), public, declared)
         weights = weights / weights.max()  # epsilons near the largest double would overflow
-        return weighted_sum(updates, weights / weights.sum())
+        return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
-class InverseVariance:
+class InverseVariance(_Weighted):
     """``w_i`` proportional to ``1 / (v + s_i^2)``, with s_i the public noise std of the draw.
 
     Among all weights that sum to 1 these give the least variance (Gauss-Markov), if draws differ
@@ -391,11 +400,6 @@ class InverseVariance:
         number("data_variance", self.data_variance, at_least=0)
         number("floor", self.floor, above=0, at_most=1)
 
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The mean of least noise."""
-        checked_updates(updates, cohort)
-        return weighted_sum(updates, self.weights(cohort))
-
     def weights(self, cohort: Cohort) -> FloatArray:
         """The weight of each draw; they sum to 1."""
         stds = cohort.noise_stds
@@ -412,7 +416,7 @@ class InverseVariance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimumNoise:
+class MinimumNoise(_Weighted):
     """The mean over the m least noisy draws, with m the minimiser of ``sum_{i<=m} s_i^2 / m^2``.
 
     The threshold idea (keep the large budgets, drop the rest; Cyffers and Ziani, arXiv 2605.13503,
@@ -436,11 +440,10 @@ class MinimumNoise:
     leaks: ClassVar[str] = "who is dropped"
     reference: ClassVar[str] = "ours, after Cyffers and Ziani, arXiv 2605.13503 (abstract read)"
 
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The mean over the draws that are kept."""
-        checked_updates(updates, cohort)
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """The same for all draws that are kept, 0 for the others."""
         kept = self.kept(cohort)
-        return weighted_sum(updates, kept / kept.sum())
+        return np.asarray(kept / kept.sum())
 
     def kept(self, cohort: Cohort) -> BoolArray:
         """Which draws are kept.
@@ -458,7 +461,7 @@ class MinimumNoise:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ImportanceCompensated:
+class ImportanceCompensated(_Weighted):
     """``w_i = p^u_k / (K p^s_k)`` for a draw of client k among K draws.
 
     If each draw is client k with probability p^s_k, the sum has expectation ``sum_k p^u_k x_k``
@@ -517,9 +520,8 @@ class ImportanceCompensated:
                 "another aggregation."
             )
 
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The sum weighted by p^u / (K p^s)."""
-        checked_updates(updates, cohort)
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """``p^u / (K p^s)`` of each draw."""
         drawn = of_cohort("probabilities", self.probabilities, cohort)
         if not drawn.all():
             client = int(cohort.clients[drawn == 0.0][0])
@@ -527,8 +529,7 @@ class ImportanceCompensated:
                 f"client {client} is drawn in round {cohort.round} but has probability 0; the "
                 "probabilities are not those of the schedule."
             )
-        weights = self.unbiased[cohort.clients] / (len(cohort) * drawn)
-        return weighted_sum(updates, weights)
+        return self.unbiased[cohort.clients] / (len(cohort) * drawn)
 
     def objection(self, plan: Plan) -> str | None:
         """Why it is pointless with this plan, if it is."""

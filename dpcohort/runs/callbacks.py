@@ -213,7 +213,11 @@ class MLflowLog:
         if secret and not last:
             return
         if self._id is None:
-            self._begin(run, when)
+            name = self._name or str(run.settings.get("label", ""))
+            made = self._client.create_run(self._experiment, start_time=when, run_name=name)
+            self._id = made.info.run_id
+            params = [self._param(key, str(value)) for key, value in _settings(run).items()]
+            self._client.log_batch(self._id, params=params)
         self._client.log_batch(self._id, metrics=self._waiting)
         self._waiting = []
         if last:
@@ -226,13 +230,6 @@ class MLflowLog:
         except _tool("mlflow.exceptions").MlflowException as error:
             raise InputError.because(f"MLflow's place does not answer: {error}") from None
         return str(made if found is None else found.experiment_id)
-
-    def _begin(self, run: Run, when: int) -> None:
-        name = self._name or str(run.settings.get("label", ""))
-        made = self._client.create_run(self._experiment, start_time=when, run_name=name)
-        self._id = made.info.run_id
-        params = [self._param(name, str(value)) for name, value in _settings(run).items()]
-        self._client.log_batch(self._id, params=params)
 
 
 class WandbLog:
@@ -271,7 +268,25 @@ class WandbLog:
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Log one round."""
         if self._run is None:
-            self._begin(run)
+            nothing_else = self._wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                host="-",
+                silent=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            )
+            self._run = self._wandb.init(
+                dir=str(_folder(str(self._folder))),
+                project=self._project,
+                name=self._name or str(run.settings.get("label", "")),
+                mode=self._mode,
+                config=_settings(run),
+                settings=nothing_else,
+                reinit="create_new",
+            )
         self._run.log(dict(_scalars(record, run)), step=record.round + 1)
         if record.round + 1 >= run.plan.training.rounds:
             self.close()
@@ -281,27 +296,6 @@ class WandbLog:
         if self._run is not None:
             self._run.finish()
         self._run = None
-
-    def _begin(self, run: Run) -> None:
-        nothing_else = self._wandb.Settings(
-            console="off",
-            disable_code=True,
-            disable_git=True,
-            host="-",
-            silent=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_save_requirements=False,
-        )
-        self._run = self._wandb.init(
-            dir=str(_folder(str(self._folder))),
-            project=self._project,
-            name=self._name or str(run.settings.get("label", "")),
-            mode=self._mode,
-            config=_settings(run),
-            settings=nothing_else,
-            reinit="create_new",
-        )
 
 
 def _folder(path: str) -> Path:

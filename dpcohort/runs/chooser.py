@@ -151,51 +151,39 @@ class ReportHandler:
             raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
-        answers = {}
-        for k, noisy in noisy_sums(round, clients, parameters, positions, terms).items():
-            # The public number of records that it is a mean of.
-            looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
-            answers[k] = terms.half_range + noisy / int(looked_at[k])
-        return answers
+        noisy = noisy_sums(round, parameters, positions, terms)
+        # The public number of records that a report is a mean of.
+        looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
+        return {k: terms.half_range + found / int(looked_at[k]) for k, found in noisy.items()}
 
     def _simulated(
-        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
-        terms: ReportTerms,
-    ) -> dict[int, float]:  # fmt: skip
+        self, round: int, parameters: Tensor, positions: Positions, terms: ReportTerms
+    ) -> dict[int, float]:
         """Sums with floating-point noise of a seed."""
         raw = self._meter.raw_centred_sums(parameters, positions, terms)
-        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in clients]
+        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in positions]
         answers, noise = {}, torch.empty(1, dtype=torch.float64)
-        for k, raw_sum, std in zip(clients, raw, stds, strict=True):
+        for k, raw_sum, std in zip(positions, raw, stds, strict=True):
             self._streams.normal_(noise, round=round, client=k, draw=REPORT_DRAW)
             answers[k] = float(raw_sum) + std * float(noise)
         return answers
 
     def _private(
-        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
-        terms: ReportTerms,
-    ) -> dict[int, float]:  # fmt: skip
+        self, round: int, parameters: Tensor, positions: Positions, terms: ReportTerms
+    ) -> dict[int, float]:
         """Sums on a lattice, with noise of a cryptographic stream; public clients without noise."""
-        quiet = [k for k in clients if self._multiplier(k, terms) == 0.0]
-        kept = {k: positions[k] for k in quiet}
-        answers: dict[int, float] = {}
-        if quiet:
-            sums = self._meter.raw_centred_sums(parameters, kept, terms)
-            answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
-        lattices = {
-            k: Lattice(self._multiplier(k, terms), terms.half_range)
-            for k in clients
-            if k not in answers
-        }
-        if not lattices:
-            return answers
+        multipliers = {k: self._multiplier(k, terms) for k in positions}
+        quiet = {k: positions[k] for k, z in multipliers.items() if z == 0.0}
+        sums = self._meter.raw_centred_sums(parameters, quiet, terms)
+        answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
+        lattices = {k: Lattice(z, terms.half_range) for k, z in multipliers.items() if z}
         units = np.array([lattice.unit for lattice in lattices.values()])
         noised = {k: positions[k] for k in lattices}
         totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
         for (k, lattice), total in zip(lattices.items(), totals, strict=True):
             key = self._streams.noise_key(round=round, client=k, draw=REPORT_DRAW)
             answers[k] = float(lattice.release(torch.tensor([int(total)]), key, scale=1.0))
-        return {k: answers[k] for k in clients}
+        return {k: answers[k] for k in positions}
 
     def _multiplier(self, k: int, terms: ReportTerms) -> float:
         """Noise multiplier of a client's reports; 0 only where none is needed."""
@@ -296,18 +284,17 @@ class LossMeter:
         whole = tuple(positions) if all(p is None for p in positions.values()) else None
         if self._all_of is not None and self._all_of[0] == whole:
             return self._all_of[1:]
-        parts = [self._rows(client, chosen) for client, chosen in positions.items()]
+        sizes = self._records.sizes
+        parts = [
+            self._records.rows(client, np.arange(int(sizes[client])) if chosen is None else chosen)
+            for client, chosen in positions.items()
+        ]
         counted = np.repeat(np.arange(len(parts)), [part.size for part in parts])
         rows = torch.as_tensor(np.concatenate(parts), device=self._records.device)
         owners = torch.as_tensor(counted, device=self._records.device)
         if whole is not None:
             self._all_of = (whole, rows, owners)
         return rows, owners
-
-    def _rows(self, client: int, chosen: IntArray | None) -> IntArray:
-        if chosen is None:
-            chosen = np.arange(int(self._records.sizes[client]))
-        return self._records.rows(client, chosen)
 
 
 def lattice_units(losses: Tensor, terms: ReportTerms, unit: Tensor | float) -> Tensor:

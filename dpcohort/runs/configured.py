@@ -114,9 +114,7 @@ def partition_labels(data: Dataset) -> IntArray:
     return (10 * ranks // len(ranks)).astype(np.int64)
 
 
-def _table_data(
-    config: Config, section: DataSection, clients: Collection[str] | None = None
-) -> Dataset:
+def _table_data(config: Config, section: DataSection, clients: Collection[str] | None) -> Dataset:
     from dpcohort.data.tables import read_table, table_dataset
 
     path = config.folder / section.name
@@ -645,9 +643,8 @@ def configured_job(
                 f"{section.estimated_bounds}: its noise came from a seed, so no budget covers it. "
                 "Estimate the bounds again with --private-entropy."
             )
-    partition_seed = seed if section.seed is None else section.seed
     if partition is None:
-        partition = _partition(config, plan, dataset, partition_seed, after)
+        partition = _partition(config, plan, dataset, seed, after)
     rule, settings = config.aggregation
     job = make_job(
         plan,
@@ -719,8 +716,7 @@ def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
     """Refuse a finished plan that promises what charged tuning or an estimate has spent."""
     if not (config.tuning or {}).get("share") and not data_section(config).estimated_bounds:
         return
-    left = configured_population(config, data)
-    budgets, people = _budgets(left), plan.population
+    budgets, people = _budgets(configured_population(config, data)), plan.population
     for k in np.flatnonzero(~people.public).tolist():
         epsilon, delta = budgets.get(people.ids[k], (0.0, 0.0))
         if people.epsilon[k] > epsilon or people.delta[k] > delta:
@@ -755,10 +751,7 @@ def held_out_within(
 
     number("held_out", share, above=0, below=1)
     plan = configured_plan(config, data)
-    section = data_section(config)
-    whole = _partition(
-        config, plan, data, config.run.seed if section.seed is None else section.seed
-    )
+    whole = _partition(config, plan, data, config.run.seed)
     rng = np.random.default_rng(_HELD_OUT_SEED)
     kept, held = [], []
     for k in range(len(whole)):
@@ -815,7 +808,7 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def _partition(
-    config: Config, plan: Plan, data: Dataset, seed: int, after: Path | None = None
+    config: Config, plan: Plan, data: Dataset, run_seed: int, after: Path | None = None
 ) -> Partition:
     from dpcohort.data import (
         column_partition,
@@ -830,6 +823,7 @@ def _partition(
         split = column_partition(np.asarray(data.clients))
         return _in_order(split, plan.population.ids, len(data))
     has_public = round(section.public_share * len(data)) > 0
+    seed = run_seed if section.seed is None else section.seed
     private, public = public_split(
         len(data),
         share=section.public_share,

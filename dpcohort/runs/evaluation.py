@@ -317,13 +317,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        found = self.difference
-        known = math.isfinite(found.low)
+        found, ends = self.difference, "none with one seed"
+        if math.isfinite(found.low):
+            ends = f"{found.low:+.1f} to {found.high:+.1f}"
         rows = {
             "difference": f"{found.mean:+.1f} points",
-            f"{100 * found.confidence:.0f} % CI": f"{found.low:+.1f} to {found.high:+.1f}"
-            if known
-            else "none with one seed",
+            f"{100 * found.confidence:.0f} % CI": ends,
             "seeds": ", ".join(map(str, self.seeds)),
             "in words": self.sentence,
         }

@@ -257,17 +257,21 @@ def read_json(path: Path) -> dict[str, Any]:
         DataMissingError: there is no such file.
         FileFormatError: it is not a JSON object.
     """
+    content = _content(path, LARGEST_JSON)
     try:
-        value = parse_json(read_bounded(path, LARGEST_JSON))
-    except OSError as error:
-        raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except FileFormatError:
-        raise
+        value = parse_json(content)
     except ValueError as error:
         raise FileFormatError(path, f"not valid JSON ({error}).") from None
     if not isinstance(value, dict):
         raise FileFormatError(path, "not a JSON object.")
     return value
+
+
+def _content(path: Path, most: int) -> bytes:
+    try:
+        return read_bounded(path, most)
+    except OSError as error:
+        raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def finite_json(value: Any) -> Any:
@@ -370,11 +374,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         DataMissingError: there is no such file.
         FileFormatError: a whole line is not a JSON object.
     """
-    try:
-        content = read_bounded(path, LARGEST_LOG)
-    except OSError as error:
-        raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-    lines = content.split(b"\n")[:-1]
+    lines = _content(path, LARGEST_LOG).split(b"\n")[:-1]
     return [read_entry(path, number, line) for number, line in enumerate(lines, start=1)]
 
 

@@ -464,8 +464,7 @@ def make_job(
                 f"merged_noise does not go with the rule {plan.selection.rule}: it looks at single "
                 "updates, which would carry no noise of their last step. Leave it off."
             )
-    rounds = plan.training.rounds
-    often = max(1, rounds // 20)
+    often = max(1, plan.training.rounds // 20)
     evaluate = often if evaluate_every is None else evaluate_every
     keep = often if checkpoint_every is None else checkpoint_every
     return Job(

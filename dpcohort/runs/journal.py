@@ -211,11 +211,8 @@ class Journal:
         if answers:
             names = self._plan.population.ids
             values = {names[k]: float(value) for k, value in sorted(answers.items())}
-            entry = {"round": round, "answers": values}
-            if self._plan.has_raw_reports:
-                self._apply(entry)
-            else:
-                self._enter(entry)
+            enter = self._apply if self._plan.has_raw_reports else self._enter
+            enter({"round": round, "answers": values})
 
     def view(
         self,
@@ -235,10 +232,18 @@ class Journal:
                 the very same one; otherwise it is spent.
         """
         plan = self._plan
-        draws_left, reports_left = self._left_before(round, repeats=repeats)
-        known = self._history
-        if self._latest >= round:
+        known, draws, reports = self._history, self.draws, self.reports
+        if self._latest >= round:  # only if a run goes on or is looked at again
             known = [report for report in known if report.round < round]
+            for later, cohort in self._cohorts.items():
+                if later >= round:
+                    np.subtract.at(draws, cohort, 1)
+            for later, times in self._asked.items():
+                for k, count in times.items():
+                    if later > round or (later == round and repeats):
+                        reports[k] -= count
+                    elif later == round:  # what was answered; the unanswered are spent
+                        reports[k] -= k in self._answers.get(round, {})
         return RoundView(
             round=round,
             cohort_size=plan.training.cohort_size,
@@ -246,8 +251,8 @@ class Journal:
             sizes=plan.population.sizes,
             epsilon=plan.population.epsilon,
             public=plan.population.public,
-            draws_left=_closed(draws_left),
-            reports_left=_closed(reports_left),
+            draws_left=_closed(plan.schedule.counts - draws),
+            reports_left=_closed(plan.report_caps - reports),
             seed=plan.seed,
             cohorts=tuple(self._cohorts[t] for t in sorted(self._cohorts) if t < round),
             reports=tuple(known),
@@ -265,21 +270,6 @@ class Journal:
         column = np.zeros(len(self._plan.population), dtype=np.int64)
         column[list(counted)] = list(counted.values())
         return column
-
-    def _left_before(self, round: int, *, repeats: bool) -> tuple[IntArray, IntArray]:
-        """Draws and reports that were left when a round began, whatever was counted since."""
-        draws, reports = self.draws, self.reports
-        if self._latest >= round:  # only if a run goes on or is looked at again
-            for later, cohort in self._cohorts.items():
-                if later >= round:
-                    np.subtract.at(draws, cohort, 1)
-            for later, times in self._asked.items():
-                for k, count in times.items():
-                    if later > round or (later == round and repeats):
-                        reports[k] -= count
-                    elif later == round:  # what was answered; the unanswered are spent
-                        reports[k] -= k in self._answers.get(round, {})
-        return self._plan.schedule.counts - draws, self._plan.report_caps - reports
 
     def _enter(self, entry: Mapping[str, Any]) -> None:
         """On disk first, so that nothing happens that the file does not know of."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -417,13 +417,16 @@ def _fitted(
     value, gradient = at(models)
     for _ in range(steps):
         tried = anchor + (models - size * gradient - anchor) / (1 + size * pull)
-        tried_value, tried_gradient = at(tried)
-        better = tried_value <= value  # never where it is not a number
-        models = torch.where(better[:, None], tried, models)
-        gradient = torch.where(better[:, None], tried_gradient, gradient)
-        value = torch.where(better, tried_value, value)
+        better, (value, gradient, models) = _better((value, gradient, models), (*at(tried), tried))
         size = torch.where(better[:, None], 1.3 * size, size / 2)
     return models
+
+
+def _better(known: Sequence[Tensor], tried: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Which models are better as they were tried, by the value that comes first, and their best."""
+    better = tried[0] <= known[0]  # never where it is not a number
+    columns = [better.view(-1, *(1 for _ in one.shape[1:])) for one in known]
+    return better, [torch.where(*three) for three in zip(columns, tried, known, strict=True)]
 
 
 def _least(
@@ -473,11 +476,7 @@ def _least(
         if float((step * gradient).sum(1).max()) < _FAINT:  # what is left to gain, twice
             break
         tried = models - size * step
-        tried_value, tried_gradient, tried_bend = at(tried)
-        better = tried_value <= value
-        models = torch.where(better[:, None], tried, models)
-        gradient = torch.where(better[:, None], tried_gradient, gradient)
-        bend = torch.where(better[:, None, None], tried_bend, bend)
-        value = torch.where(better, tried_value, value)
+        known = value, gradient, bend, models
+        better, (value, gradient, bend, models) = _better(known, (*at(tried), tried))
         size = torch.where(better[:, None], torch.ones_like(size), size / 2)
     return models.to(anchor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -79,14 +80,6 @@ CHARGED_FOR = {"estimate": "on an estimate of bounds", "tuning": "on tuning"}
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
 
-#: The keys of a receipt's file: of a run, beside ``reports`` where there are any; of a scheme; of a
-#: client's own ledger.
-_RUN_KEYS = (
-    *("client", "public", "unit", "neighbours", "sampler", "accountant", "promised_epsilon"),
-    *("delta", "noise_multiplier", "sampling_rate", "batch_size", "planned_draws"),
-    *("planned_steps", "planned_epsilon", "spent_draws", "spent_steps", "certified_epsilon"),
-    *("plan", "dpcohort", "stamp"),
-)
 _CHARGED_KEYS = (
     *("promised_epsilon", "promised_delta", "estimate_epsilon", "estimate_delta"),
     *("tuning_epsilon", "tuning_delta"),
@@ -95,6 +88,7 @@ _CHARGED_KEYS = (
 _TOLD = ("before", "weights", "tuning", "trust")
 #: Parts of a promise that are added up again are rounded.
 _ROUNDING = 1e-9
+#: The keys of a receipt's file: of a scheme; of a client's own ledger.
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
     *("claimed_epsilon", "certified_epsilon", "noise_multiplier", "uses", "assumptions"),
@@ -286,11 +280,8 @@ class Receipt:
 
     def text(self) -> str:
         """The receipt in words."""
-        if self.scheme:
-            lines = self._lines_of_scheme()
-        else:
-            lines = self._lines_of_ledger() if self.across_runs else self._lines_of_run()
-        return "\n".join(lines)
+        lines = self._lines_of_ledger if self.across_runs else self._lines_of_run
+        return "\n".join(self._lines_of_scheme() if self.scheme else lines())
 
     def _lines_of_run(self) -> list[str]:
         if self.public:
@@ -385,10 +376,9 @@ class Receipt:
         noise = "no noise, RAW"
         if told["noise_multiplier"]:
             noise = f"z = {told['noise_multiplier']:.5g}, noise {told['noise_std']:.4g} on the mean"
-        left = f"{_shown(self.unused_epsilon)} of epsilon unused"
         return [
             f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
-            f"up to {told['top']:g}; {noise}; {left}"
+            f"up to {told['top']:g}; {noise}; {_shown(self.unused_epsilon)} of epsilon unused"
         ]
 
     def _tuning_lines(self) -> list[str]:
@@ -423,10 +413,8 @@ class Receipt:
         ]
 
     def _lines_of_ledger(self) -> list[str]:
-        how = {
-            "composed": "one composition of all draws",
-            "summed": "every begun run in full",
-        }[self.across_runs]
+        composed = self.across_runs == "composed"
+        how = "one composition of all draws" if composed else "every begun run in full"
         lines = [
             self.client,
             f"  promised   epsilon {_shown(self.promised_epsilon)} at delta {_shown(self.delta)} "
@@ -462,6 +450,10 @@ class Receipt:
 
     def _verdict(self, otherwise: str) -> str:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
+
+
+#: The keys of a run's receipt, beside what it tells where there is something to tell.
+_RUN_KEYS = tuple(takewhile(lambda key: key != "reports", Receipt.__annotations__))
 
 
 def weights_in_words(weights: Mapping[str, Any]) -> str:
@@ -530,41 +522,37 @@ def make_receipts(
     alone = spent
     if plan.pooled is not None and plan.pooled.honest > 1:
         alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=method)
-    steps = plan.training.local_steps
     population = plan.population
-    receipts = []
-    for row, k in enumerate(chosen.tolist()):
-        public = bool(population.public[k])
-        receipts.append(
-            Receipt(
-                client=population.ids[k],
-                public=public,
-                unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
-                neighbours=plan.contract.neighbours,
-                sampler=plan.contract.sampler,
-                accountant=plan.contract.accountant,
-                promised_epsilon=_known(population.epsilon[k]),
-                delta=_known(population.delta[k]),
-                noise_multiplier=_known(plan.noise_multipliers[k]),
-                sampling_rate=float(plan.sampling_rates[k]),
-                batch_size=int(plan.batch_sizes[k]),
-                planned_draws=int(plan.schedule.counts[k]),
-                planned_steps=int(plan.steps[k]),
-                planned_epsilon=_known(plan.certified_epsilon[k]),
-                spent_draws=int(counted[k]),
-                spent_steps=int(counted[k]) * steps,
-                certified_epsilon=_known(spent[row]),
-                plan=plan.sha256,
-                stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
-                reports=_reports(plan, k, reports),
-                before=_runs_before(plan, population.ids[k]),
-                weights=weights_of(said),
-                tuning=_tuned(plan, k, said.get("tuning"), paid),
-                trust=_trust(plan, k, _known(alone[row])),
-                charged=_charged(plan, k, paid, charges),
-            )
+    return [
+        Receipt(
+            client=population.ids[k],
+            public=bool(population.public[k]),
+            unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
+            neighbours=plan.contract.neighbours,
+            sampler=plan.contract.sampler,
+            accountant=plan.contract.accountant,
+            promised_epsilon=_known(population.epsilon[k]),
+            delta=_known(population.delta[k]),
+            noise_multiplier=_known(plan.noise_multipliers[k]),
+            sampling_rate=float(plan.sampling_rates[k]),
+            batch_size=int(plan.batch_sizes[k]),
+            planned_draws=int(plan.schedule.counts[k]),
+            planned_steps=int(plan.steps[k]),
+            planned_epsilon=_known(plan.certified_epsilon[k]),
+            spent_draws=int(counted[k]),
+            spent_steps=int(counted[k]) * plan.training.local_steps,
+            certified_epsilon=_known(spent[row]),
+            plan=plan.sha256,
+            stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
+            reports=_reports(plan, k, reports),
+            before=_runs_before(plan, population.ids[k]),
+            weights=weights_of(said),
+            tuning=_tuned(plan, k, said.get("tuning"), paid),
+            trust=_trust(plan, k, _known(alone[row])),
+            charged=_charged(plan, k, paid, charges),
         )
-    return receipts
+        for row, k in enumerate(chosen.tolist())
+    ]
 
 
 def source_of(settings: Mapping[str, Any]) -> Source:
@@ -673,13 +661,10 @@ def _tuned(
         return dict(tuning)
     if paid:
         epsilon, delta = charged_to(paid, plan.population.ids[k], "tuning")
-        return {**tuning, "epsilon": epsilon, "delta": delta}
-    spent = share / (1.0 - share)
-    return {
-        **tuning,
-        "epsilon": spent * float(plan.population.epsilon[k]),
-        "delta": spent * float(plan.population.delta[k]),
-    }
+    else:
+        left = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+        epsilon, delta = (share / (1.0 - share) * one for one in left)
+    return {**tuning, "epsilon": epsilon, "delta": delta}
 
 
 def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
@@ -724,8 +709,7 @@ def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping
     if len(found) > MOST_FILES:
         with atomic_writer(folder / _ALL) as file:
             for receipt in found:
-                line = json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n"
-                file.write(line)
+                file.write(json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n")
         return
     for receipt in found:
         name = f"{positions[receipt.client]}-{quote(receipt.client, safe='')[:60]}.json"

@@ -246,7 +246,9 @@ class Run:
         Raises:
             InputError: the model was never evaluated.
         """
-        figure: Figure = _face("figures").accuracy_figure({str(self.settings["label"]): [self]})
+        figure: Figure = import_module("dpcohort.report.figures").accuracy_figure(
+            {str(self.settings["label"]): [self]}
+        )
         return figure
 
     def report(
@@ -267,7 +269,9 @@ class Run:
             raise InputError.because(
                 "a report is of a run folder, and this run has none. Give train a folder: out=..."
             )
-        _face("html.page").write_report([self.path], path, method=method, data=data)
+        import_module("dpcohort.report.html.page").write_report(
+            [self.path], path, method=method, data=data
+        )
         return Path(path)
 
     @property
@@ -311,19 +315,10 @@ class Run:
         Raises:
             InputError: there is no such client.
         """
-        return self._receipts(np.array([self.plan.population.index_of(client)]))[0]
+        return self.receipts(np.array([self.plan.population.index_of(client)]))[0]
 
-    def receipts(self) -> list[Receipt]:
-        """Receipts of all drawn clients."""
-        return self._receipts(None)
-
-    def write_receipts(self) -> None:
-        """Write the receipts of all drawn clients into the folder of the run, if it has one."""
-        if self.path is not None:
-            positions = {name: k for k, name in enumerate(self.plan.population.ids)}
-            write_receipts(self.receipts(), self.path / RECEIPTS, positions)
-
-    def _receipts(self, clients: IntArray | None) -> list[Receipt]:
+    def receipts(self, clients: IntArray | None = None) -> list[Receipt]:
+        """Receipts of all drawn clients, or of those at the given positions."""
         return make_receipts(
             self.plan,
             self.ledger.draws,
@@ -331,6 +326,12 @@ class Run:
             clients=clients,
             reports=self.reports,
         )
+
+    def write_receipts(self) -> None:
+        """Write the receipts of all drawn clients into the folder of the run, if it has one."""
+        if self.path is not None:
+            positions = {name: k for k, name in enumerate(self.plan.population.ids)}
+            write_receipts(self.receipts(), self.path / RECEIPTS, positions)
 
 
 #: Records that go through the network at once.
@@ -465,11 +466,6 @@ def judged_in(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: result[key] for key in told if key in result}
 
 
-def _face(module: str) -> Any:
-    """A part of ``dpcohort.report``, which knows of runs while they know nothing of it."""
-    return import_module(f"dpcohort.report.{module}")
-
-
 def _weights(path: Path) -> Weights:
     if not path.exists():
         return {}
@@ -497,4 +493,3 @@ class Callback(Protocol):
 
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Look at a round; raising an error stops the training after its last whole round."""
-        ...

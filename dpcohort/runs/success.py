@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import DpcohortError
@@ -48,31 +47,27 @@ def plan_warnings(plan: Plan) -> list[str]:
             f"as the longest step that clipping allows ({plan.noise_to_clip:.3g} C in a round, "
             f"{steps} steps). Larger budgets, more records in a batch or a smaller model lower it."
         )
-    if (words := _selection_moves_nothing(plan)) is not None:
-        found.append(words)
-    return found
+    return [*found, *_selection_moves_nothing(plan)]
 
 
-def _selection_moves_nothing(plan: Plan) -> str | None:
+def _selection_moves_nothing(plan: Plan) -> list[str]:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
     eta = plan.selection.eta
     asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
-    if asked_for or eta is None or not math.isfinite(eta):
-        return None
-    if float(np.abs(plan.selection.probabilities - plan.selection.unbiased).sum()) > 1e-9:
-        return None
+    if asked_for or eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
+        return []
     threshold = plan.problem.threshold
     if not math.isfinite(threshold):
-        return (
+        return [
             "selection moves nothing: no client has less noise to offer than another, so unbiased "
             "selection is optimal for every η."
-        )
+        ]
     if eta > threshold:
-        return None
-    return (
+        return []
+    return [
         f"selection moves nothing: below η₀ = {threshold:.4g} unbiased selection is optimal; your "
         f"η is {eta:.4g}. A larger selection.eta weighs noise more."
-    )
+    ]
 
 
 def judgement(
@@ -137,21 +132,16 @@ def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str
 
 
 def _clipping(share: float | None, plan: Plan) -> list[str]:
-    if share is None:
+    if share is None or _FEW < share < _MOST:
         return []
-    clip, shown = plan.training.clip, f"{100 * share:.0f} % of the test records"
+    words = ", so the noise is larger than it need be. Try a smaller training.clip."
     if share >= _MOST:
-        return [
-            f"{shown} have a gradient longer than the clip ({clip:g}) at the final model: their "
-            "directions count and their lengths do not. A larger training.clip may serve better, "
-            "with more noise in proportion."
-        ]
-    if share <= _FEW:
-        return [
-            f"{shown} have a gradient longer than the clip ({clip:g}) at the final model, so the "
-            "noise is larger than it need be. Try a smaller training.clip."
-        ]
-    return []
+        words = (
+            ": their directions count and their lengths do not. A larger training.clip may serve "
+            "better, with more noise in proportion."
+        )
+    shown, clip = f"{100 * share:.0f} % of the test records", plan.training.clip
+    return [f"{shown} have a gradient longer than the clip ({clip:g}) at the final model{words}"]
 
 
 def task_of(settings: Mapping[str, Any]) -> Task:

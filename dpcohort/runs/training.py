@@ -398,15 +398,10 @@ def _mended(folder: Path, job: TrainingJob) -> list[str]:
 
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
     """
-    words = []
+    words, partition = [], job.partition
     for path, load, save, sha256 in (
         (folder / PLAN, Plan.load, job.plan.save, job.plan.sha256),
-        (
-            folder / PARTITION,
-            load_partition,
-            partial(save_partition, job.partition),
-            job.partition.sha256,
-        ),
+        (folder / PARTITION, load_partition, partial(save_partition, partition), partition.sha256),
     ):
         with suppress(DpcohortError):
             if load(path).sha256 == sha256:
@@ -668,9 +663,8 @@ def run_rounds(
 def _give_back_memory() -> None:
     """Give the system what planning and checking took and freed; glibc would keep it for later."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _told(
@@ -760,22 +754,20 @@ def _settle(part: Recorder) -> None:
 def _check_side_by_side(jobs: Sequence[Job]) -> None:
     if not jobs:
         raise InputError("jobs", given=[], allowed="at least one")
-    for job in jobs:
-        if job.private:
-            raise InputError.because(
-                "runs side by side are simulations; train a private run alone."
-            )
-        if job.data is not jobs[0].data or job.evaluate_every != jobs[0].evaluate_every:
-            raise InputError.because(
-                "runs side by side need the same data set and evaluate as often."
-            )
-        if frozen_sha256(job.model) != frozen_sha256(jobs[0].model):
-            raise InputError.because(
-                "runs side by side need the same frozen parameters; these differ with the seed. "
-                "Give them in a weights file, or train the runs one by one."
-            )
-        if job.engine != "batched" or job.device != jobs[0].device:
-            raise InputError.because("runs side by side use the batched engine on one device.")
+    first = jobs[0]
+    if any(job.private for job in jobs):
+        raise InputError.because("runs side by side are simulations; train a private run alone.")
+    if any(
+        job.data is not first.data or job.evaluate_every != first.evaluate_every for job in jobs
+    ):
+        raise InputError.because("runs side by side need the same data set and evaluate as often.")
+    if len({frozen_sha256(job.model) for job in jobs}) > 1:
+        raise InputError.because(
+            "runs side by side need the same frozen parameters; these differ with the seed. "
+            "Give them in a weights file, or train the runs one by one."
+        )
+    if any(job.engine != "batched" or job.device != first.device for job in jobs):
+        raise InputError.because("runs side by side use the batched engine on one device.")
 
 
 Progress = Callable[[str, int, int, Sequence[Run]], None]

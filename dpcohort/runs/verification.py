@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.accounting.segments import Source
 from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
@@ -165,18 +164,14 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         r
         for r in truth
         if not r.public
-        and (
-            r.spent_draws
-            or r.before
-            or r.charged is not None
-            or (r.reports is not None and r.reports["spent"] > 0)
-        )
+        and (r.spent_draws or r.before or r.charged or (r.reports or {}).get("spent"))
     ]
     shares = [  # raw reports are certified by nothing
         math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
         for r in held
         if r.promised_epsilon
     ]
+    alone = [r.trust["alone_epsilon"] for r in held if r.trust is not None]
     return Verification(
         path=str(path),
         plan=plan.sha256,
@@ -185,9 +180,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
         honest=1 if plan.pooled is None else plan.pooled.honest,
-        alone_epsilon=None
-        if plan.pooled is None
-        else max((r.trust["alone_epsilon"] for r in held if r.trust is not None), default=0.0),
+        alone_epsilon=None if plan.pooled is None else max(alone, default=0.0),
     )
 
 
@@ -221,10 +214,6 @@ class _Check:
             self.wrong(name, str(error))
             return None
 
-    @property
-    def _source(self) -> Source:
-        return source_of(self._settings)
-
     def settings(self) -> None:
         """``run.json`` is of this plan, and its aggregation one that goes with it."""
         found = self._read("run.json", lambda: read_json(self._folder / SETTINGS))
@@ -242,7 +231,7 @@ class _Check:
                 (self.wrong if is_wrong else self.note)("run.json", words)
             if self._read("run.json", lambda: charges_of(found.get("charges"))) is None:
                 self._settings = {**found, "charges": None}
-        if self._source == "floating point":
+        if source_of(self._settings) == "floating point":
             self.overspent("run", FLOATING_POINT)
 
     def before(self, method: str) -> None:
@@ -290,22 +279,19 @@ class _Check:
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
-        name = LEDGER
-        entries = self._read(name, lambda: read_log(self._folder / LEDGER))
+        entries = self._read(LEDGER, lambda: read_log(self._folder / LEDGER))
         if entries is None and self._plan.adaptive is None:
             return
         if not entries or entries[0] != journal_header(self._plan):
-            self.wrong(name, "its first line is not that of this plan's ledger.")
+            self.wrong(LEDGER, "its first line is not that of this plan's ledger.")
         lines = (entries or [])[1:]
         before = len(self.findings)
+        count = self._fixed_line if self._plan.adaptive is None else self._adaptive_line
         for line, entry in enumerate(lines, start=2):
-            if self._plan.adaptive is None:
-                self._fixed_line(name, line, entry)
-            else:
-                self._adaptive_line(name, line, entry)
+            count(line, entry)
         missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
         if missing:
-            self.wrong(name, f"round {missing[0]} is missing though later rounds are counted.")
+            self.wrong(LEDGER, f"round {missing[0]} is missing though later rounds are counted.")
         if self._plan.adaptive is None:
             return
         for what, made, cap in (
@@ -313,10 +299,10 @@ class _Check:
             ("reports", self.reports, self._plan.report_caps),
         ):
             for k in np.flatnonzero(made > cap).tolist():
-                words = f"{name} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
+                words = f"{LEDGER} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
                 self.wrong(self._plan.population.ids[k], words)
         if len(self.findings) == before:
-            self._choices(name, lines, self._plan.adaptive.rule)
+            self._choices(lines, self._plan.adaptive.rule)
         if self._plan.has_raw_reports:
             self.overspent(
                 "run",
@@ -324,40 +310,42 @@ class _Check:
                 "promise of any client that reported is kept.",
             )
 
-    def _fixed_line(self, name: str, line: int, entry: Mapping[str, Any]) -> None:
+    def _fixed_line(self, line: int, entry: Mapping[str, Any]) -> None:
         round, counted = entry.get("round"), entry.get("draws")
         if type(round) is not int or not isinstance(counted, dict):  # true is no round
-            self.wrong(name, f"line {line} is not a count of a round.")
+            self.wrong(LEDGER, f"line {line} is not a count of a round.")
             return
         for client, count in counted.items():
             positions = self._positions([client])
             if positions is None or not isinstance(count, int) or count < 0:
-                self.wrong(name, f"line {line} counts {count!r} draws of {client!r}.")
+                self.wrong(LEDGER, f"line {line} counts {count!r} draws of {client!r}.")
             else:
                 self.draws[positions] += count
-        if self._is_new_round(name, line, round):
+        if self._is_new_round(line, round):
             planned = planned_draws(self._plan, round)
             for client in sorted({*counted, *planned}):
                 given, wanted = counted.get(client, 0), planned.get(client, 0)
                 if given != wanted:
-                    words = f"{name} counts {given} draws in round {round}, the plan has {wanted}."
+                    words = (
+                        f"{LEDGER} counts {given} draws in round {round}, the plan has {wanted}."
+                    )
                     self.wrong(client, words)
         self.counted.add(round)
 
-    def _adaptive_line(self, name: str, line: int, entry: Mapping[str, Any]) -> None:
+    def _adaptive_line(self, line: int, entry: Mapping[str, Any]) -> None:
         kind = next((key for key in ("reports", "answers", "cohort") if key in entry), "")
         round, positions = entry.get("round"), self._positions(entry.get(kind))
         if positions is None or set(entry) != {"round", kind} or not isinstance(round, int):
-            self.wrong(name, f"line {line} is no entry of this plan.")
+            self.wrong(LEDGER, f"line {line} is no entry of this plan.")
         elif kind == "cohort":
             np.add.at(self.draws, positions, 1)
-            self._is_new_round(name, line, round)
+            self._is_new_round(line, round)
             if len(positions) != self._plan.training.cohort_size:
-                self.wrong(name, f"round {round} has {len(positions)} draws.")
+                self.wrong(LEDGER, f"round {round} has {len(positions)} draws.")
             self._cohorts[round] = positions
             self.counted.add(round)
         elif not 0 <= round < self._plan.training.rounds:
-            self.wrong(name, f"round {round} is not in the plan (line {line}).")
+            self.wrong(LEDGER, f"round {round} is not in the plan (line {line}).")
         if kind == "reports" and positions is not None:
             np.add.at(self.reports, positions, 1)
 
@@ -369,28 +357,31 @@ class _Check:
         except (DpcohortError, TypeError):
             return None
 
-    def _is_new_round(self, name: str, line: int, round: int) -> bool:
+    def _is_new_round(self, line: int, round: int) -> bool:
         if round in self.counted:
-            self.wrong(name, f"round {round} is counted twice (line {line}).")
+            self.wrong(LEDGER, f"round {round} is counted twice (line {line}).")
         elif not 0 <= round < self._plan.training.rounds:
-            self.wrong(name, f"round {round} is not in the plan (line {line}).")
+            self.wrong(LEDGER, f"round {round} is not in the plan (line {line}).")
         else:
             return True
         return False
 
-    def _choices(self, name: str, lines: list[dict[str, Any]], rule: AdaptiveRule) -> None:
+    def _choices(self, lines: list[dict[str, Any]], rule: AdaptiveRule) -> None:
         """Decide every round again from what is written down."""
         if why := _cannot_be_asked(self._plan, rule):
-            self.note(name, why)
+            self.note(LEDGER, why)
             return
         journal = Journal(self._plan)
         try:
             for entry in lines:
                 journal.replay(entry)
         except VerificationError as error:
-            self.wrong(name, str(error))
+            self.wrong(LEDGER, str(error))
             return
         over_network = self._settings.get("engine") == "flower"
+        # A lost report of a seeded run is made again as the very same one, and a guard gives the
+        # one that it has stored.
+        repeats = over_network or source_of(self._settings) == "seed"
 
         def written(round: int, asked: IntArray) -> dict[int, float]:
             """The answers of a round, if they are of those that the rule asks."""
@@ -403,39 +394,36 @@ class _Check:
 
         for round, cohort in sorted(self._cohorts.items()):
             try:
-                # A lost report of a seeded run is made again as the very same one, and a guard
-                # gives the one that it has stored.
-                view = journal.view(round, repeats=over_network or self._source == "seed")
+                view = journal.view(round, repeats=repeats)
                 again = rule_cohort(rule, view, partial(written, round)).tolist()
             except DpcohortError as error:
-                self.wrong(name, f"round {round}: {error}")
+                self.wrong(LEDGER, f"round {round}: {error}")
                 continue
             if again != cohort:
                 words = f"round {round} has another cohort than the rule comes to from the reports."
-                self.wrong(name, words)
+                self.wrong(LEDGER, words)
 
     def rounds(self) -> None:
         """``rounds.jsonl`` tells of the counted rounds, each once, and nothing it must not tell."""
-        name = ROUNDS
-        entries = self._read(name, lambda: read_log(self._folder / ROUNDS))
+        entries = self._read(ROUNDS, lambda: read_log(self._folder / ROUNDS))
         if entries is None:
             return
         known = {field.name for field in fields(RoundRecord)}
         for line, entry in enumerate(entries, start=1):
             unknown = sorted(set(entry) - known)
             if unknown:
-                self.wrong(name, f"line {line} tells {unknown[0]!r}, which no run does.")
+                self.wrong(ROUNDS, f"line {line} tells {unknown[0]!r}, which no run does.")
             if not self._is_planned(entry):
-                self.wrong(name, f"line {line} is not the cohort and noise of the plan.")
+                self.wrong(ROUNDS, f"line {line} is not the cohort and noise of the plan.")
         done = Counter(entry.get("round") for entry in entries)
         for round, times in done.items():
             if times > 1:
-                self.wrong(name, f"round {round} is recorded twice.")
+                self.wrong(ROUNDS, f"round {round} is recorded twice.")
             if round not in self.counted:
-                self.wrong(name, f"round {round} was computed but is not in the ledger.")
+                self.wrong(ROUNDS, f"round {round} was computed but is not in the ledger.")
         total = self._plan.training.rounds
         if (self._folder / RESULT).exists() and len(done) < total:
-            self.wrong(name, f"only {len(done)} of {total} rounds are recorded.")
+            self.wrong(ROUNDS, f"only {len(done)} of {total} rounds are recorded.")
 
     def _is_planned(self, entry: Mapping[str, Any]) -> bool:
         """Whether a round's record has the cohort it must have, and noise of the plan's size."""

@@ -146,20 +146,17 @@ def bounded_costs(costs: Costs) -> tuple[Costs, bool]:
 
 
 def _check_bounds(floor: FloatArray | None, cap: FloatArray | None, size: int) -> None:
-    if floor is not None and float(floor.sum()) > 1.0 + 1e-12:
-        raise InputError(
-            "floor",
-            given=float(floor.sum()),
-            allowed=f"at most 1 when summed over the {size} clients",
-            next_step="No probabilities can meet it; lower the floor.",
-        )
-    if cap is not None and float(cap.sum()) < 1.0 - 1e-12:
-        raise InputError(
-            "cap",
-            given=float(cap.sum()),
-            allowed=f"at least 1 when summed over the {size} clients",
-            next_step="No probabilities can meet it; raise the cap.",
-        )
+    for field, bound, sign, word, change in (
+        ("floor", floor, 1.0, "most", "lower"),
+        ("cap", cap, -1.0, "least", "raise"),
+    ):
+        if bound is not None and sign * float(bound.sum()) > sign + 1e-12:
+            raise InputError(
+                field,
+                given=float(bound.sum()),
+                allowed=f"at {word} 1 when summed over the {size} clients",
+                next_step=f"No probabilities can meet it; {change} the {field}.",
+            )
     if floor is not None and cap is not None and bool((floor > cap).any()):
         k = int(np.flatnonzero(floor > cap)[0])
         raise InputError(

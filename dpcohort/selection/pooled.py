@@ -399,35 +399,26 @@ def pooled_weights(
             loudest = float(asked.max())
             threshold = max((1.0 - _LOST) * loudest, min(loudest, float(planned.max())))
         else:
-            threshold = _best_threshold(asked[held], cut, unbiased, noise_weight)
+
+            def objective(log_threshold: float) -> float:
+                """What bias and noise come to where weights are cut there."""
+                weights, level = cut(math.exp(log_threshold))
+                bias = float(np.abs(weights - unbiased).sum())
+                return bias + math.hypot(bias, math.sqrt(noise_weight) * level)
+
+            low, high = (math.log(float(end)) for end in (asked[held].min(), asked[held].max()))
+            grid = np.linspace(low, high, 65)
+            best = int(np.argmin([objective(x) for x in grid.tolist()]))
+            low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, 64)])
+            for _ in range(30):
+                left, right = low + 0.382 * (high - low), high - 0.382 * (high - low)
+                low, high = (low, right) if objective(left) <= objective(right) else (left, high)
+            threshold = math.exp(0.5 * (low + high)) if low < high else math.exp(high)
         weights, _ = cut(threshold)
     factors = np.zeros_like(target)
     factors[here] = weights[here] / shares[here]
     factors /= float(shares @ factors)
     return factors, float((factors * need).max(initial=0.0)) * (1.0 + 1e-12)
-
-
-def _best_threshold(
-    asked: FloatArray,
-    cut: Callable[[float], tuple[FloatArray, float]],
-    unbiased: FloatArray,
-    noise_weight: float,
-) -> float:
-    """Where weights are best cut, by what the bias and the noise then are."""
-
-    def objective(log_threshold: float) -> float:
-        weights, level = cut(math.exp(log_threshold))
-        bias = float(np.abs(weights - unbiased).sum())
-        return bias + math.hypot(bias, math.sqrt(noise_weight) * level)
-
-    low, high = math.log(float(asked.min())), math.log(float(asked.max()))
-    grid = np.linspace(low, high, 65)
-    best = int(np.argmin([objective(x) for x in grid.tolist()]))
-    low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, 64)])
-    for _ in range(30):
-        left, right = low + 0.382 * (high - low), high - 0.382 * (high - low)
-        low, high = (low, right) if objective(left) <= objective(right) else (left, high)
-    return math.exp(0.5 * (low + high)) if low < high else math.exp(high)
 
 
 def _checked(costs: Costs, pool: Pool) -> tuple[_Clients, bool]:
@@ -605,7 +596,16 @@ class _Search:
 
         free = self._raised(level, math.inf, most, kept, start)
         if free is not None and float(clients.shares(free[0] / level).sum()) <= 1.0:
-            return self._slack_point(level, free[0], alike, most)
+            # Of equally good weights those in proportion to u, as far as draws allow.
+            part = 1.0
+            for _ in range(60):
+                mixed = free[0] + part * (alike - free[0])
+                if float(clients.shares(mixed / level).sum()) <= 1.0:
+                    break
+                part *= 0.8
+            else:
+                mixed = free[0]
+            return self._point(level, mixed, 0.0, 1.0, most, slack=True)
         low, high = self.upper.root(drawn, 600.0)
         end = high if tried.get(high) is not None else low
         found = tried.get(end)
@@ -671,21 +671,6 @@ class _Search:
         if moved.size:  # the last digits
             weights[moved] *= 1.0 + (1.0 - float(weights.sum())) / float(weights[moved].sum())
         return weights, math.exp(high)
-
-    def _slack_point(
-        self, level: float, weights: FloatArray, alike: FloatArray, most: FloatArray
-    ) -> _Point:
-        """Of equally good weights those in proportion to u, as far as draws allow."""
-        clients = self.clients
-        part = 1.0
-        for _ in range(60):
-            mixed = weights + part * (alike - weights)
-            if float(clients.shares(mixed / level).sum()) <= 1.0:
-                break
-            part *= 0.8
-        else:
-            mixed = weights
-        return self._point(level, mixed, 0.0, 1.0, most, slack=True)
 
     def _point(
         self,

@@ -135,14 +135,12 @@ class SelectionProblem:
             self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
         )
 
-    def solved_within(
-        self, bias_cap: float, *, floor: ArrayLike | None = None, cap: ArrayLike | None = None
-    ) -> Solution:
+    def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None:
-            return self.path(floor=floor, cap=cap).at_gap(bias_cap)
+            return self.path(**bounds).at_gap(bias_cap)
         columns = (self.unbiased, self.noise_costs, self.linear_costs)
-        return solve_pooled_within(bias_cap, checked_instance(*columns, floor, cap), self.pool)
+        return solve_pooled_within(bias_cap, checked_instance(*columns, **bounds), self.pool)
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""
@@ -212,7 +210,6 @@ class PlannedRule(Protocol):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The selection for one problem."""
-        ...
 
     def effective_epsilon(self, problem: SelectionProblem) -> FloatArray:
         """The epsilon that each client's noise is calibrated to: its own, unless a rule differs.

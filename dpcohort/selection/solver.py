@@ -410,8 +410,7 @@ def solve_selection(
         >>> solution.gap < 1e-14 * solution.objective
         True
     """
-    given = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap)
-    return _solved(given)
+    return _solved(checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap))
 
 
 def _solved(given: Costs) -> Solution:
