@@ -59,7 +59,6 @@ from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import RULES, make_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
-from dpcohort.selection.pooled import Pool, pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -910,6 +909,8 @@ def draw_probabilities(
     wanted = chosen.probabilities
     if problem.pool is None:  # everybody counts on its own noise alone
         return once_in_a_cohort(wanted, cohort_size)
+    from dpcohort.selection.pooled import pooled_probabilities
+
     return pooled_probabilities(wanted, problem.noise_costs, problem.linear_costs, problem.pool)
 
 
@@ -949,6 +950,8 @@ def _pool(
         weights /= float(counts @ weights) / training.total_draws
         shares = weights * needed
     else:
+        from dpcohort.selection.pooled import pooled_weights
+
         # A selection that is optimal keeps to its objective.
         best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
         draws = training.total_draws
@@ -1021,7 +1024,11 @@ def selection_problem(
         )
     else:
         noise_costs, linear_costs = paper_costs(levels[0], dimension=training.dimension)
-    honest = contract.honest(training.cohort_size)
+    honest, pool = contract.honest(training.cohort_size), None
+    if honest > 1:
+        from dpcohort.selection.pooled import Pool
+
+        pool = Pool(training.cohort_size, honest)
     problem = SelectionProblem(
         unbiased=unbiased,
         epsilon=population.epsilon,
@@ -1030,7 +1037,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=Pool(training.cohort_size, honest) if honest > 1 else None,
+        pool=pool,
     )
     return problem, levels
 

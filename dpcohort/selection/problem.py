@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,19 +28,15 @@ from dpcohort.selection.instance import (
     objective_of,
     scaled_costs,
 )
-from dpcohort.selection.pooled import (
-    Pool,
-    pooled_noise,
-    pooled_objective,
-    solve_pooled,
-    solve_pooled_within,
-)
 from dpcohort.selection.solver import (
     SelectionPath,
     Solution,
     solve_selection,
     unbiased_threshold,
 )
+
+if TYPE_CHECKING:
+    from dpcohort.selection.pooled import Pool
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -131,6 +127,8 @@ class SelectionProblem:
         noise, linear = self.costs(eta)
         if self.pool is None:
             return solve_selection(self.unbiased, noise, linear_costs=linear, **bounds)
+        from dpcohort.selection.pooled import solve_pooled
+
         return solve_pooled(
             self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
         )
@@ -139,6 +137,8 @@ class SelectionProblem:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None:
             return self.path(**bounds).at_gap(bias_cap)
+        from dpcohort.selection.pooled import solve_pooled_within
+
         columns = (self.unbiased, self.noise_costs, self.linear_costs)
         return solve_pooled_within(bias_cap, checked_instance(*columns, **bounds), self.pool)
 
@@ -147,6 +147,8 @@ class SelectionProblem:
         costs = Costs(self.unbiased, *self.costs(eta))
         if self.pool is None:
             return objective_of(probabilities, costs)
+        from dpcohort.selection.pooled import pooled_objective
+
         return pooled_objective(probabilities, costs, self.pool)
 
     def own_noise(self, probabilities: FloatArray) -> FloatArray:
@@ -159,6 +161,8 @@ class SelectionProblem:
         """Expected noise on a round's mean gradient, squared, in units of C^2 T."""
         if self.pool is None:
             return float(self.own_noise(probabilities).sum())
+        from dpcohort.selection.pooled import pooled_noise
+
         return pooled_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
 
 
