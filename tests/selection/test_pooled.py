@@ -13,7 +13,13 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting.contract import Contract
 from dpcohort.errors import InputError
-from dpcohort.selection import Pool, rule_from_settings, solve_pooled, solve_selection
+from dpcohort.selection import (
+    Pool,
+    SelectionProblem,
+    rule_from_settings,
+    solve_pooled,
+    solve_selection,
+)
 from dpcohort.selection.instance import Costs
 from dpcohort.selection.pooled import (
     LARGEST_WEIGHT,
@@ -46,6 +52,16 @@ def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(se
     theirs = pooled_objective(conic_weights(one), one.costs, Pool(one.members, one.honest))
     assert found.lower_bound <= theirs * (1 + 1e-8)  # theirs may miss a floor by rounding
     assert found.objective == pytest.approx(theirs, rel=2e-6)
+
+
+def test_many_more_are_optimal_by_their_own_certificate():
+    for seed in range(40, 240):
+        one = instance(seed)
+        pool = Pool(one.members, one.honest)
+        found = solve_pooled(one.u, one.a, **pool._asdict(), **one.options)
+        assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
+        objective = pooled_objective(found.probabilities, one.costs, pool)
+        assert found.objective == pytest.approx(objective, rel=1e-12), seed
 
 
 @pytest.mark.parametrize("linear", [0.0, 1e-3])
@@ -135,6 +151,33 @@ def test_a_bias_cap_is_kept_with_the_least_noise():
     assert np.abs(found.probabilities - u).sum() == pytest.approx(0.3, abs=1e-9)
     again = solve_pooled(u, found.eta * a, cohort_size=6, honest=6)
     assert found.objective == pytest.approx(again.objective, rel=1e-6)
+
+
+def test_a_bias_cap_below_what_floors_need_is_refused_and_public_clients_need_none():
+    u, a = np.array([0.7, 0.3]), np.array([1.0, 1.0])
+    with pytest.raises(InputError, match="bias"):
+        solve_pooled_within(0.1, Costs(u, a, floor=np.array([0.0, 0.5])), Pool(2, 2))
+    found = solve_pooled_within(0.1, Costs(u, 0 * a), Pool(2, 2))
+    assert np.allclose(found.probabilities, u)
+    assert found.eta == math.inf
+
+
+def test_a_problem_with_a_pool_asks_for_pooled_noise():
+    rng = np.random.default_rng(3)
+    u, a = rng.dirichlet(np.full(8, 3.0)), 10.0 ** rng.uniform(0, 3, 8)
+    pool, facts = Pool(4, 3), {"unbiased": u, "epsilon": np.ones(8), "noise_costs": a}
+    facts |= {"public": np.zeros(8, dtype=bool), "linear_costs": 0.1 * a, "total_steps": 10}
+    problem = SelectionProblem(**facts, smoothness=1.0, pool=pool)
+    costs = Costs(u, a, 0.1 * a)
+    found, alone = problem.solved_within(0.3), solve_pooled_within(0.3, costs, pool)
+    assert np.array_equal(found.probabilities, alone.probabilities)
+    assert problem.noise(u) == pooled_noise(u, a, 0.1 * a, pool)
+    own = SelectionProblem(**facts, smoothness=1.0)
+    assert np.allclose(own.solved(own.threshold * 0.999).probabilities, u)
+    assert not np.allclose(own.solved(own.threshold * 1.1).probabilities, u)
+    # Whoever may not be drawn at any price makes the objective infinite.
+    a[0] = np.inf
+    assert pooled_objective(u, Costs(u, a), pool) == np.inf
 
 
 def test_sums_of_rounded_gaussians_are_rounded_sums():
