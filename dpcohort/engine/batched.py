@@ -16,9 +16,9 @@ parts add in their order, whoever computes them. A worker waits only if the part
 which is rare as workers take the same part of several draws first; and it waits when it has its
 gradients and not before.
 
-Where the last draws of a round are fewer than the workers, those without one compute rows of the
-passes of others (``Shared``), or noise for them. Whoever has a draw does what nobody has begun, so
-it waits for nothing that is not being computed.
+Where the last draws of a round are fewer than the workers, those without one make noise for the
+others. Whoever has a draw makes what nobody has begun, so it waits for nothing that is not being
+computed.
 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On an accelerator all draws of an experiment are then one batch, each record with the
@@ -49,7 +49,6 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
-from dpcohort.engine.clipping.network import Shared
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
 from dpcohort.engine.experiment import (
     Draw,
@@ -70,7 +69,6 @@ _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
-_PART = 32  # records of a pass that are worth a task of their own
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
@@ -133,7 +131,7 @@ class BatchedEngine(Engine):
             for _ in range(self.workers - 1)
         ]
         for network in copies:
-            network.passes, network.cut_passes = first.passes, first.cut_passes
+            network.passes = first.passes
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
@@ -312,15 +310,9 @@ class BatchedEngine(Engine):
             if experiment.releases_sums
         }
 
-        tasks = list(self._tasks(cohorts, updates))
-        parts = parts_of_last(len(tasks), self.workers, self._least_part(cohorts))
-        shared = Shared(parts=parts, run=self._run_shared)
-
-        def run(task: tuple[list[Draw], Turn | None], at: int) -> None:
+        def run(task: tuple[list[Draw], Turn | None]) -> None:
             network = idle.get()
             draws, turn = task
-            is_late = at >= len(tasks) // self.workers * self.workers
-            network.shared = shared if is_late and parts > 1 else None
             try:
                 if draws[0].number in pooled:
                     self._add_integers(network, draws[0], parameters, pooled[draws[0].number])
@@ -331,13 +323,14 @@ class BatchedEngine(Engine):
             finally:
                 idle.put(network)
 
+        tasks = self._tasks(cohorts, updates)
         with one_thread_each():
             self.networks[0].record_frequent_passes(parameters[0], workers=self.workers)
             if self.workers == 1:
-                for at, task in enumerate(tasks):
-                    run(task, at)
+                for task in tasks:
+                    run(task)
             else:
-                done = self._pool.map(run, tasks, range(len(tasks)))
+                done = self._pool.map(run, tasks)
                 with self._noise_made_ahead(cohorts):
                     list(done)
             self.ranks.collect(self._all_updates, self.ranks.share(len(self._all_updates)))
@@ -346,22 +339,6 @@ class BatchedEngine(Engine):
                 if self.ranks.leads:  # noise once, on the integers of all ranks
                     one = self._experiments[e]
                     updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
-
-    def _least_part(self, cohorts: Sequence[Cohort]) -> int:
-        """How many parts of a pass are large enough; 1 if passes are not of whole draws."""
-        widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
-        return max(1, widest // _PART) if widest <= self.micro_batch else 1
-
-    def _run_shared(
-        self, calls: Sequence[Callable[[], Sequence[Tensor]]]
-    ) -> list[Sequence[Tensor]]:
-        """Do calls, and let workers that have nothing to do take over what is not begun."""
-        first, *rest = calls
-        others = [self._pool.submit(torch.no_grad()(call)) for call in rest]
-        found = [first()]
-        for call, other in zip(rest, others, strict=True):
-            found.append(call() if other.cancel() else other.result())
-        return found
 
     @contextmanager
     def _noise_made_ahead(self, cohorts: Sequence[Cohort]) -> Iterator[None]:
@@ -702,19 +679,6 @@ def _weights_of(owners: tuple[int, ...], parameters: Sequence[Tensor]) -> Tensor
     if len(owners) == 1:
         return parameters[owners[0]][None]
     return torch.stack([parameters[owner] for owner in owners])
-
-
-def parts_of_last(tasks: int, workers: int, most: int) -> int:
-    """Into how many parts to cut the tasks that are too few for all workers, so that all have some.
-
-    Example:
-        >>> parts_of_last(10, 8, 4), parts_of_last(10, 16, 4), parts_of_last(10, 2, 4)
-        (4, 3, 1)
-    """
-    last = tasks % workers
-    if last == 0:
-        return 1
-    return min(range(1, most + 1), key=lambda parts: -(-last * parts // workers) / parts)
 
 
 #: Sums that draws with merged noise add to: few, because each is cleared and added up once a round.

@@ -23,7 +23,7 @@ from dpcohort.engine import (
 from dpcohort.engine import batched as batched_module
 from dpcohort.engine.clipping import cross_entropy
 from dpcohort.engine.clipping import network as network_module
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine.experiment import Draw, cohort_of
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
@@ -197,52 +197,28 @@ def test_any_number_of_cores_gives_the_same_bits(
     assert all(map(torch.equal, plain, on_two))
 
 
-def trained_together(
-    make_plan: Any, make_records: Any, workers: int
-) -> tuple[list[torch.Tensor], list[Any]]:
-    """Six draws a round, with noise of their own and merged; parameters, and how passes are cut."""
+def test_workers_that_would_wait_make_noise_for_others(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, model, records = images(make_plan, make_records)
     plan = make_plan([40, 30, 30], [[0, 1, 0, 2, 2, 1]] * 6, sampler="fixed", batch_size=20)
-    found, cut = [], []
-    for merged in (False, True):
-        options = {"plan": plan, "records": records, "streams": Streams.seeded(1)}
-        one = Experiment(**options, merged_noise=merged)
-        engine = BatchedEngine(model, [one], workers=workers)
-        found.append(final(engine))
-        cut += engine.networks[0].cut_passes.values()
-    return found, cut
+    made: list[Draw] = []
+    right = BatchedEngine._make_noise_ahead
 
+    def told(self: BatchedEngine, draw: Draw) -> torch.Tensor:
+        made.append(draw)
+        return right(self, draw)
 
-def test_workers_that_would_wait_do_parts_and_noise_of_others(
-    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, cut = trained_together(make_plan, make_records, 2)
-    assert cut == []
-    monkeypatch.setattr(network_module, "_OFTEN", 1)
-    monkeypatch.setattr(batched_module, "_PART", 4)
+    def trained(workers: int) -> torch.Tensor:
+        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+        return final(BatchedEngine(model, [one], workers=workers))
+
+    expected = trained(2)
     monkeypatch.setattr(batched_module, "_LONG_NOISE", 1)
-    for workers, parts in ((4, 2), (8, 4), (16, 5)):
-        found, cut = trained_together(make_plan, make_records, workers)
-        assert {len(pieces) for pieces in cut} == {parts}
-        assert all(map(torch.equal, found, expected))
-
-
-def test_a_pass_stays_whole_where_its_parts_give_other_bits(
-    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, _ = trained_together(make_plan, make_records, 2)
-    right = network_module._together
-
-    def a_bit_off(given: Any) -> list[torch.Tensor]:
-        factors, *others = right(given)
-        return [torch.nextafter(factors, torch.zeros(())), *others]
-
-    monkeypatch.setattr(network_module, "_together", a_bit_off)
-    monkeypatch.setattr(network_module, "_OFTEN", 1)
-    monkeypatch.setattr(batched_module, "_PART", 4)
-    found, cut = trained_together(make_plan, make_records, 16)
-    assert cut == [[], []]
-    assert all(map(torch.equal, found, expected))
+    monkeypatch.setattr(BatchedEngine, "_make_noise_ahead", told)
+    for workers in (4, 8, 16):
+        assert torch.equal(trained(workers), expected)
+    assert made
 
 
 def test_code_of_somebodys_own_is_not_recorded(

@@ -104,45 +104,6 @@ RecordedPass = tuple[Function, Function]
 Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shared:
-    """A pass that several threads may do.
-
-    Attributes:
-        parts: into how many.
-        run: does calls, wherever it likes, and gives their results in order.
-    """
-
-    parts: int
-    run: Callable[[Sequence[Callable[[], Sequence[Tensor]]]], list[Sequence[Tensor]]]
-
-
-def _shapes(*arguments: Tensor) -> Shapes:
-    return tuple((x.shape, x.stride(), x.dtype) for x in arguments)
-
-
-def _cut(shapes: Shapes, rows: int) -> Shapes:
-    """Shapes of weights, inputs, targets and clips with so many rows of a batch."""
-    weights, *examples, clip = shapes
-    cut = [(torch.Size([1, rows, *size[2:]]), stride, kind) for size, stride, kind in examples]
-    return weights, *cut, clip
-
-
-def _together(given: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Factors, whether all is finite, and what was kept, of the parts of a pass of one draw."""
-    factors, finite, *kept = zip(*given, strict=True)
-    return [torch.cat(factors, 1), torch.stack(finite).all(), *map(torch.cat, kept)]
-
-
-def _made_up_arguments(weights: Tensor, shapes: Shapes, dice: torch.Generator) -> list[Tensor]:
-    inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
-    if inputs.is_floating_point():
-        inputs.normal_(generator=dice)
-    else:
-        inputs.zero_()
-    return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
-
-
 def _factors(norms: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
     """Clipping factors from squared norms [draws, width], and whether all of them can be trusted.
 
@@ -194,14 +155,8 @@ class ClippedNetwork:
         vectorised = self.path.kind != "loop"
         self._per_example = per_example_gradients(self._model, loss, vectorised=vectorised)
         self._all_finite: Tensor | None = None
-        #: Whether others may do parts of a recorded pass. Where these give other bits than the
-        #: whole, which is tried out, it stays whole.
-        self.shared: Shared | None = None
         #: How often passes of some shapes were done, and those that are replayed; copies share it.
         self.passes: dict[Shapes, int | RecordedPass | None] = {}
-        #: The first halves of recorded passes cut in parts, each with its rows; copies share it.
-        #: None until they are recorded, and empty where their bits are not those of the whole.
-        self.cut_passes: dict[tuple[Shapes, int], list[tuple[slice, Function]] | None] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
         self.raw_nonfinite_count = 0
@@ -277,7 +232,7 @@ class ClippedNetwork:
         if replay is None:
             factors, finite = _factors(self._pass(weights, inputs, targets), clip)
         else:
-            factors, finite, *kept = self._observed(replay[0], weights, inputs, targets, clip)
+            factors, finite, *kept = replay[0](weights, inputs, targets, clip)
         if self._all_finite is not None:
             self._all_finite.logical_and_(finite)
         elif not bool(finite):
@@ -297,20 +252,6 @@ class ClippedNetwork:
             layer.add_clipped_sum(factors, into)
         self._release()
 
-    def _observed(self, whole: Function, *arguments: Tensor) -> Sequence[Tensor]:
-        """What the first half of a recorded pass gives, done whole or in parts."""
-        if self.shared is None:
-            return whole(*arguments)
-        parts = self.cut_passes.setdefault((_shapes(*arguments), self.shared.parts), None)
-        if not parts:
-            return whole(*arguments)
-        weights, inputs, targets, clip = arguments
-        calls = [
-            functools.partial(observe, weights, inputs[:, rows], targets[:, rows], clip)
-            for rows, observe in parts
-        ]
-        return _together(self.shared.run(calls))
-
     def _recorded_pass(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor
     ) -> RecordedPass | None:
@@ -321,7 +262,7 @@ class ClippedNetwork:
         """
         if inputs.device.type != "cpu" or not self._can_be_recorded:
             return None
-        shapes = _shapes(weights, inputs, targets, clip)
+        shapes = tuple((x.shape, x.stride(), x.dtype) for x in (weights, inputs, targets, clip))
         found = self.passes.get(shapes, 0)
         if isinstance(found, int):
             self.passes[shapes] = found + 1
@@ -352,46 +293,17 @@ class ClippedNetwork:
                 except (RuntimeError, NotImplementedError, AttributeError, TypeError):
                     self.passes[shapes] = None
                 self._release()
-        for (shapes, parts), known in list(self.cut_passes.items()):
-            if known is None:
-                try:
-                    cut = self._record_parts(weights[None], shapes, parts)
-                except (RuntimeError, NotImplementedError, AttributeError, TypeError):
-                    cut = []
-                self.cut_passes[shapes, parts] = cut
-                self._release()
-
-    def _record_parts(
-        self, weights: Tensor, shapes: Shapes, parts: int
-    ) -> list[tuple[slice, Function]]:
-        """The first half of a recorded pass in parts; nothing where their bits are not its."""
-        whole, width = self.passes[shapes], shapes[1][0][1]
-        step = -(-width // parts)
-        slices = [slice(i, min(i + step, width)) for i in range(0, width, step)]
-        recorded = {
-            rows: self._record(weights, _cut(shapes, rows))
-            for rows in {part.stop - part.start for part in slices}
-        }
-        passes = [recorded[part.stop - part.start] for part in slices]
-        cut = [(part, one[0]) for part, one in zip(slices, passes, strict=True) if one is not None]
-        if not isinstance(whole, tuple) or len(cut) < len(slices):
-            return []
-        dice = torch.Generator().manual_seed(0)
-        for _ in range(2):
-            weights, inputs, targets, clip = _made_up_arguments(weights, shapes, dice)
-            given = [one(weights, inputs[:, part], targets[:, part], clip) for part, one in cut]
-            sums = []
-            for factors, _, *kept in (whole[0](weights, inputs, targets, clip), _together(given)):
-                (total,) = whole[1](factors, torch.zeros_like(weights), *kept)
-                sums.append([factors, total, *kept])
-            if not all(torch.equal(one, two) for one, two in zip(*sums, strict=True)):
-                return []
-        return cut
 
     def _record(self, weights: Tensor, shapes: Shapes) -> RecordedPass | None:
-        make_up = functools.partial(
-            _made_up_arguments, weights, shapes, torch.Generator().manual_seed(0)
-        )
+        dice = torch.Generator().manual_seed(0)
+
+        def make_up() -> list[Tensor]:
+            inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
+            if inputs.is_floating_point():
+                inputs.normal_(generator=dice)
+            else:
+                inputs.zero_()
+            return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
 
         def observe(weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> list[Tensor]:
             judged = _factors(self._pass(weights, inputs, targets), clip)
