@@ -209,7 +209,7 @@ class BatchedEngine(Engine):
         """
         if self._joins_draws:
             return list(self._prepare_joined(cohorts))
-        told = [self._told(cohorts, step) for step in range(self._local_steps)]
+        steps = [self._columns(cohorts, step) for step in range(self._local_steps)]
         owners = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
         clips = np.array([one.plan.training.clip for one in self._experiments])[owners]
         at_a_time, passes = self._draws_of_a_pass(cohorts), []
@@ -226,12 +226,12 @@ class BatchedEngine(Engine):
                     multiple=1 if len(own) == 1 else _WIDTH_MULTIPLE,
                     pinned=self._device.type == "cuda",
                 )
-                for rows, names, scale, spread in told
+                for rows, names, scale, spread in steps
             ]
             passes.append(PreparedPass(these.start, own, _evenly_shared(own), tuple(packed)))
         return passes
 
-    def _told(
+    def _columns(
         self, cohorts: Sequence[Cohort], step: int
     ) -> tuple[list[IntArray], WordArray, FloatArray, FloatArray]:
         """Rows, names of noise, and factors on sums and noise, of all draws in a local step."""

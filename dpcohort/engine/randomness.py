@@ -182,10 +182,10 @@ class Streams:
         if self.seed is None or out.device.type == "cpu":
             noise = self.normal_(torch.empty_like(out), purpose=purpose, **name)
             return out.add_(noise, alpha=spread)
-        told = np.empty(4, dtype=np.int64)  # in one piece: each copy to a device takes its time
-        told[:2] = self.words(purpose, 2, **name).view(np.int64)
-        told[2:] = np.array([1.0, spread]).view(np.int64)
-        there = torch.as_tensor(told, device=out.device)
+        packed = np.empty(4, dtype=np.int64)  # in one piece: each copy to a device takes its time
+        packed[:2] = self.words(purpose, 2, **name).view(np.int64)
+        packed[2:] = np.array([1.0, spread]).view(np.int64)
+        there = torch.as_tensor(packed, device=out.device)
         factors = there[2:].view(torch.float64)
         row = out.view(1, -1)
         add_noise_(

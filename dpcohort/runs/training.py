@@ -136,7 +136,10 @@ class Recorder:
         )
         if folder is not None:
             try:  # now that nobody else can count here
-                self._go_on(folder) if goes_on else self._begin(folder)
+                if goes_on:
+                    self._go_on(folder)
+                else:
+                    self._begin(folder)
             except BaseException:
                 self.close()
                 raise
@@ -153,8 +156,11 @@ class Recorder:
             for name in ("parameters", "momentum", "average", "memory")
             if name in self._arrays
         }
-        shapes = [held[name].shape[name == "memory" :] for name in held]  # memory has rows
-        if any(shape != fresh.parameters.shape for shape in shapes):
+        # What the aggregation remembers are rows, all else are vectors.
+        shapes = {
+            value.shape[1:] if name == "memory" else value.shape for name, value in held.items()
+        }
+        if shapes != {fresh.parameters.shape}:
             raise InputError.because("the checkpoint is of another model. Resume with that model.")
         return EngineState(next_round=int(self._arrays["next_round"]), **held)
 
