@@ -6,7 +6,7 @@ rounding of floating-point sums only.
 
 Every draw of every experiment has its own weights, clip, noise, step size and batch. On an
 accelerator many draws share one pass (``device_draws``), and while it computes a round the host
-draws the batches of the next. On a CPU each draw has a pass of its own, on one thread, and as many
+prepares the next. On a CPU each draw has a pass of its own, on one thread, and as many
 run at a time as there are workers: a core's caches then hold one draw, and the result does not
 depend, to the bit, on the number of workers or on what else is in the stack.
 
@@ -49,7 +49,8 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
-from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
+from dpcohort.engine.counter_noise import AVAILABLE as DRAWS_BATCHES
+from dpcohort.engine.device_draws import DeviceDraws, NamedBatches, PreparedPass, pack
 from dpcohort.engine.experiment import (
     Draw,
     Engine,
@@ -59,7 +60,13 @@ from dpcohort.engine.experiment import (
     release_sum,
 )
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import WordArray, first_words, pad_batches, standard_noise_
+from dpcohort.engine.randomness import (
+    WordArray,
+    draw_names,
+    first_words,
+    pad_batches,
+    standard_noise_,
+)
 from dpcohort.engine.ranks import Ranks
 from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
@@ -68,6 +75,7 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
+_KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
@@ -144,7 +152,10 @@ class BatchedEngine(Engine):
         )
         self._device_draws: DeviceDraws | None = None
         if not on_cpu and not self._is_private:
-            self._device_draws = DeviceDraws(first, self._records, micro_batch=self.micro_batch)
+            indices, self._starts = _indices_of(experiments)
+            self._device_draws = DeviceDraws(
+                first, self._records, micro_batch=self.micro_batch, indices=indices
+            )
 
     @property
     def path(self) -> ClippingPath:
@@ -225,25 +236,50 @@ class BatchedEngine(Engine):
                     clip=clips[these],
                     multiple=1 if len(own) == 1 else _WIDTH_MULTIPLE,
                     pinned=self._device.type == "cuda",
+                    named=None if named is None else named._replace(words=named.words[:, these]),
                 )
-                for rows, names, scale, spread in steps
+                for rows, named, names, scale, spread in steps
             ]
             passes.append(PreparedPass(these.start, own, _evenly_shared(own), tuple(packed)))
         return passes
 
     def _columns(
         self, cohorts: Sequence[Cohort], step: int
-    ) -> tuple[list[IntArray], WordArray, FloatArray, FloatArray]:
-        """Rows, names of noise, and factors on sums and noise, of all draws in a local step."""
+    ) -> tuple[list[IntArray], NamedBatches | None, WordArray, FloatArray, FloatArray]:
+        """Rows or names of batches, names of noise, factors on sums and noise, of all draws."""
         rows, scale, spread = [], [], []
+        named = self._named_batches(cohorts, step)
         for experiment, cohort in zip(self._experiments, cohorts, strict=True):
-            rows += cohort_rows(experiment, cohort, step)
+            if named is None:
+                rows += cohort_rows(experiment, cohort, step)
             sizes = experiment.step_sizes(cohort, step)
             scale.append(sizes / cohort.batch_sizes)
             spread.append(sizes * cohort.noise_stds * experiment.adds_noise_at(step))
+        if named is not None:
+            rows = [np.zeros(named.batch_size, dtype=np.int64)] * named.words.shape[1]
         streams = [experiment.streams for experiment in self._experiments]
-        words = first_words(streams, "noise", cohorts, step)
-        return rows, words, np.concatenate(scale), np.concatenate(spread)
+        words = first_words(draw_names(streams, "noise", cohorts, step))
+        return rows, named, words, np.concatenate(scale), np.concatenate(spread)
+
+    def _named_batches(self, cohorts: Sequence[Cohort], step: int) -> NamedBatches | None:
+        """Batches for the device to draw; None where it cannot, and where one cannot be drawn."""
+        fixed = all(one.plan.contract.sampler == "fixed" for one in self._experiments)
+        batch_size = int(cohorts[0].batch_sizes[0])
+        alike = all(np.all(cohort.batch_sizes == batch_size) for cohort in cohorts)
+        if not (self._device.type == "cuda" and DRAWS_BATCHES and fixed and alike):
+            return None
+        both = list(zip(self._experiments, cohorts, strict=True))
+        sizes = np.concatenate([np.asarray(e.plan.population.sizes)[c.clients] for e, c in both])
+        longest = int(sizes.max())
+        if sizes.min() < batch_size or sizes.size * longest > _KEYS_AT_A_TIME:
+            return None
+        starts = np.concatenate(
+            [one.records.offsets[cohort.clients] + start
+             for (one, cohort), start in zip(both, self._starts, strict=True)]
+        )  # fmt: skip
+        names = draw_names([e.streams for e in self._experiments], "batch", cohorts, step)
+        words = np.concatenate([names, np.stack([sizes, starts]).astype(np.uint64)])
+        return NamedBatches(words, batch_size, longest)
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
         """Passes of whole experiments: the records of all draws of one are one batch, by client.
@@ -650,6 +686,18 @@ class BatchedEngine(Engine):
             first, _ = self._records.gather(self._records.indices[:1])
             return max(1, int(limit / (4 * (path.floats_per_example + 2 * first.numel()))))
         return max(1, int(limit / (4 * path.floats_per_example)))
+
+
+def _indices_of(experiments: Sequence[Experiment]) -> tuple[Tensor, list[int]]:
+    """The stored rows of all clients of all experiments, and where those of each begin."""
+    begins: dict[int, int] = {}
+    parts, total = [], 0
+    for indices in (experiment.records.indices for experiment in experiments):
+        if id(indices) not in begins:
+            begins[id(indices)] = total
+            parts.append(torch.tensor(indices, device=experiments[0].records.device))
+            total += indices.size
+    return torch.cat(parts), [begins[id(one.records.indices)] for one in experiments]
 
 
 def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normal noise on an accelerator: all draws of a pass at once, each from a generator of its own.
+"""Normal noise and batches on an accelerator: all draws of a pass at once, each by its own name.
 
 Every draw has a name of 128 bits, two words of its noise stream. Numbers 2i and 2i + 1 of its noise
 are a function of that name and of i alone (Philox-4x32 with ten rounds, keyed by the first word,
@@ -13,6 +13,9 @@ a model of a million parameters meets within a hundred thousand steps.)
 
 ``add_noise_`` uses one Triton kernel where there is Triton, else torch operations that compute the
 same numbers up to the last bits of log, sin and cos.
+
+The keys by which a batch without replacement is chosen are the words of ``Streams`` (Philox-4x64,
+keyed and counted as there), which ``batch_keys`` makes on a GPU to the bit.
 """
 
 from __future__ import annotations
@@ -72,6 +75,21 @@ def add_noise_(
         else:
             out[row] = noisy
     return out
+
+
+def batch_keys(named: Tensor, longest: int) -> Tensor:
+    """[draws, longest] words of the draws' streams, in the order of unsigned numbers; needs Triton.
+
+    Args:
+        named: [7, draws]: three words of a stream's counter, two of its key, and how many words it
+            has; beyond them are the largest there are.
+        longest: as many as the longest has.
+    """
+    draws = named.shape[1]
+    keys = torch.empty(draws, longest, dtype=torch.int64, device=named.device)
+    blocks = -(-longest // (4 * _PAIRS_PER_PROGRAM))
+    _key_kernel[(blocks, draws)](keys, named, longest, draws, BLOCK=_PAIRS_PER_PROGRAM)
+    return keys
 
 
 def standard_normals(name: Tensor, count: int) -> Tensor:
@@ -170,3 +188,39 @@ if AVAILABLE:
         if ACCUMULATE:
             value += tl.load(out + where, mask=inside)
         tl.store(out + where, value, mask=inside)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _key_kernel(  # type: ignore[no-untyped-def]
+        keys, named, longest, draws, BLOCK: tl.constexpr  # noqa: N803
+    ):  # fmt: skip
+        draw = tl.program_id(1).to(tl.int64)
+        block = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        c0 = (block + 1).to(tl.uint64)  # a counter is advanced before its words are made
+        none = tl.zeros([BLOCK], tl.uint64)
+        c1 = none + tl.load(named + draw).to(tl.uint64, bitcast=True)
+        c2 = none + tl.load(named + draws + draw).to(tl.uint64, bitcast=True)
+        c3 = none + tl.load(named + 2 * draws + draw).to(tl.uint64, bitcast=True)
+        k0 = tl.load(named + 3 * draws + draw).to(tl.uint64, bitcast=True)
+        k1 = tl.load(named + 4 * draws + draw).to(tl.uint64, bitcast=True)
+        count = tl.load(named + 5 * draws + draw)
+        m0 = tl.full([BLOCK], 0xD2E7470EE14C6C93, tl.uint64)
+        m1 = tl.full([BLOCK], 0xCA5A826395121157, tl.uint64)
+        for _ in tl.static_range(10):
+            high_0, high_1 = tl.umulhi(c0, m0), tl.umulhi(c2, m1)
+            low_0, low_1 = c0 * m0, c2 * m1
+            c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
+            k0 += 0x9E3779B97F4A7C15
+            k1 += 0xBB67AE8584CAA73B
+        entry = 4 * block
+        row = keys + draw * longest
+        _store_key(row, entry, c0, count, longest)
+        _store_key(row, entry + 1, c1, count, longest)
+        _store_key(row, entry + 2, c2, count, longest)
+        _store_key(row, entry + 3, c3, count, longest)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _store_key(row, entry, word, count, longest):  # type: ignore[no-untyped-def]
+        # With its first bit turned over a word compares as a signed number as it did without sign.
+        key = word.to(tl.int64, bitcast=True) ^ (-0x8000000000000000)
+        key = tl.where(entry < count, key, 0x7FFFFFFFFFFFFFFF)
+        tl.store(row + entry, key, mask=entry < longest)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local training of many draws on an accelerator, without waiting for it between launches.
 
-The host draws batches and names the noise; the device does all the rest. Records whose gradient is
-not finite need a second look (``ClippedNetwork``), for which the host would have to wait in every
-pass. It looks once a round instead: such gradients are rare, and if there are any the round's
-passes are done again, carefully, from the same batches and with the same noise. Nothing of the
-first try is kept.
+The host names batches and noise; the device does all the rest. (Batches of random size, on which
+shapes depend, the host draws.) Records whose gradient is not finite need a second look
+(``ClippedNetwork``), for which the host would have to wait in every pass. It looks once a round
+instead: such gradients are rare, and if there are any the round's passes are done again, carefully,
+from the same batches and with the same noise. Nothing of the first try is kept.
 
 What the host tells the device about one local step of a pass lies in one piece of memory
 (``PackedStep``), for many small copies would cost more than the step itself. On a GPU a pass is
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,11 +26,26 @@ from torch import Tensor
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.engine.clipping import ClippedNetwork
-from dpcohort.engine.counter_noise import add_noise_
+from dpcohort.engine.counter_noise import add_noise_, batch_keys
 from dpcohort.engine.experiment import ClientRecords
 from dpcohort.engine.randomness import WordArray, pad_batches
 
 _COLUMNS = 6  # words a draw besides its rows
+
+
+class NamedBatches(NamedTuple):
+    """Batches without replacement that a device draws, each of ``batch_size`` records.
+
+    Attributes:
+        words: [7, draws]: five of the name of each draw's stream, its client's number of records,
+            and where its client's rows begin.
+        batch_size: B.
+        longest: the most records of a client.
+    """
+
+    words: WordArray
+    batch_size: int
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -39,11 +54,13 @@ class PackedStep:
 
     Attributes:
         words: rows [draws, width], then counts, two words of noise names, scale, spread and clip
-            for each draw; then a factor for each row, if rows have factors of their own.
+            for each draw; then a factor for each row, if rows have factors of their own, or seven
+            words that name each batch, if the device is to draw them.
         draws: number of draws.
         width: width of the batches, padding included.
         is_full: whether no batch is padded.
         has_row_scale: whether rows have factors of their own.
+        drawn: batch size and the most records of a client, if the device is to draw the rows.
     """
 
     words: Tensor
@@ -51,6 +68,7 @@ class PackedStep:
     width: int
     is_full: bool
     has_row_scale: bool = False
+    drawn: tuple[int, int] | None = None
 
     def moved_to(self, words: Tensor) -> PackedStep:
         """The same step in other memory of the same shape; the copy does not wait."""
@@ -84,6 +102,22 @@ class PackedStep:
         start = self.draws * (self.width + _COLUMNS)
         return self.words[start:].view(torch.float64).view(self.draws, self.width)
 
+    def draw_rows(self, indices: Tensor | None) -> None:
+        """Write the rows that were only named: those of each batch's smallest keys.
+
+        Args:
+            indices: stored rows of all clients of all experiments.
+        """
+        if self.drawn is None:
+            return
+        assert indices is not None
+        batch_size, longest = self.drawn
+        named = self.words[self.draws * (self.width + _COLUMNS) :].view(-1, self.draws)
+        keys = batch_keys(named, longest)
+        chosen = keys.topk(batch_size, largest=False, sorted=False).indices.sort().values
+        rows = self.rows.view(self.draws, self.width)
+        rows[:, :batch_size] = indices[named[-1, :, None] + chosen]
+
     @property
     def scale(self) -> Tensor:
         """[draws] in 64 bits."""
@@ -114,11 +148,12 @@ def pack(
     multiple: int,
     pinned: bool,
     row_scale: Sequence[FloatArray] | None = None,
+    named: NamedBatches | None = None,
 ) -> PackedStep:
     """One vector from one local step of all draws of a pass.
 
     Args:
-        rows: stored rows of each draw's batch.
+        rows: stored rows of each draw's batch; any, if the device is to draw them.
         noise_names: two words that name each draw's noise.
         scale: factors on the sums of clipped gradients, alpha / B.
         spread: factors on the standard normal noise, alpha z C / B.
@@ -126,6 +161,7 @@ def pack(
         multiple: the width of the batches is rounded up to a multiple of this.
         pinned: in memory from which a device copies without the host.
         row_scale: a factor on the clipped gradient of each row; None is 1.
+        named: what the device draws the rows by.
 
     Example:
         >>> name = np.array([3, 4], dtype=np.uint64)
@@ -138,6 +174,8 @@ def pack(
     draws, width = positions.shape
     size = draws * (width + _COLUMNS)
     more = 0 if row_scale is None else draws * width
+    if named is not None:
+        more = named.words.size
     words = torch.empty(size + more, dtype=torch.int64, pin_memory=pinned)
     flat = words.numpy()
     flat[: draws * width] = positions.reshape(-1)
@@ -146,11 +184,14 @@ def pack(
         factors[:] = 0.0
         for row, own in enumerate(row_scale):
             factors[row, : own.size] = own
+    if named is not None:
+        flat[size:] = named.words.view(np.int64).reshape(-1)
     columns = flat[draws * width : size].reshape(_COLUMNS, draws)
     columns[0] = [own.size for own in rows]
     columns[1:3] = np.array(noise_names).astype(np.int64).reshape(2, draws)
     columns[3:].view(np.float64)[:] = scale, spread, clip
-    return PackedStep(words, draws, width, bool(mask.all()), row_scale is not None)
+    drawn = None if named is None else (named.batch_size, named.longest)
+    return PackedStep(words, draws, width, bool(mask.all()), row_scale is not None, drawn)
 
 
 #: Adds the clipped sums of a packed step at some weights to the third, [draws, D].
@@ -262,13 +303,20 @@ class DeviceDraws:
         network: gives clipped sums.
         records: the stored rows.
         micro_batch: examples in one pass at most.
+        indices: stored rows of all clients of all experiments, for batches that are only named.
+            None: there are none.
     """
 
     def __init__(
-        self, network: ClippedNetwork, records: ClientRecords, *, micro_batch: int
+        self,
+        network: ClippedNetwork,
+        records: ClientRecords,
+        *,
+        micro_batch: int,
+        indices: Tensor | None = None,
     ) -> None:
         self._network, self._records, self._micro_batch = network, records, micro_batch
-        device = records.device
+        self._indices, device = indices, records.device
         self._all_finite = torch.ones((), dtype=torch.bool, device=device)
         #: Whether passes may be recorded; false for good once a model turned out not to allow it.
         self.records_passes = device.type == "cuda" and network.path.kind == "banked"
@@ -329,9 +377,11 @@ class DeviceDraws:
         recording = None if careful else self._recording(step, weights)
         if recording is not None:
             there = recording.load(step)
+            there.draw_rows(self._indices)
             recording.weights.copy_(weights)
             return there, recording.replay()
         there = step.moved_to(torch.empty_like(step.words, device=weights.device))
+        there.draw_rows(self._indices)
         sums = weights.new_zeros(step.draws, weights.shape[1])
         self._add_sums(there, weights, sums, all_finite=None if careful else self._all_finite)
         return there, sums

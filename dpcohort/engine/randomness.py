@@ -200,10 +200,10 @@ class Streams:
         return self._keys[purpose]
 
 
-def first_words(
+def draw_names(
     streams: Sequence[Streams], purpose: Purpose, cohorts: Sequence[Cohort], step: int
 ) -> WordArray:
-    """The first two words of every draw's stream, [draws, 2], as ``Streams.words`` gives them.
+    """[5, draws]: three words of the counter of every draw's stream, and two of its key.
 
     Args:
         streams: of each training, seeded.
@@ -211,19 +211,20 @@ def first_words(
         cohorts: of each training.
         step: local step t^l.
     """
-    keys = np.stack([one._key(purpose) for one in streams])
-    keys = keys.repeat([len(cohort) for cohort in cohorts], axis=0)
-    rounds = np.repeat([cohort.round for cohort in cohorts], [len(cohort) for cohort in cohorts])
+    counts = [len(cohort) for cohort in cohorts]
+    rounds = np.repeat([cohort.round for cohort in cohorts], counts).astype(np.uint64)
     clients, draws = (
         np.concatenate([getattr(cohort, part) for cohort in cohorts]).astype(np.uint64)
         for part in ("clients", "draws")
     )
-    # A counter is advanced before its words are made.
-    counter = [
-        np.ones_like(clients), (draws << np.uint64(32)) | np.uint64(step), clients,
-        rounds.astype(np.uint64),
-    ]  # fmt: skip
-    return np.stack(_philox_rounds(counter, keys.T)[:2], axis=1)
+    keys = np.stack([one._key(purpose) for one in streams]).repeat(counts, axis=0)
+    return np.stack([(draws << np.uint64(32)) | np.uint64(step), clients, rounds, *keys.T])
+
+
+def first_words(names: WordArray) -> WordArray:
+    """The first two words of the streams of these names, [draws, 2], as in ``Streams.words``."""
+    counter = [np.ones_like(names[0]), *names[:3]]  # advanced before its words are made
+    return np.stack(_philox_rounds(counter, names[3:])[:2], axis=1)
 
 
 _PHILOX_ROUNDS = 10

@@ -403,3 +403,47 @@ def test_a_recording_that_differs_is_told(cuda: str) -> None:
     weights = torch.ones(1, 3, device=cuda)
     with pytest.raises(UncapturableError, match="something else"):
         CapturedPass(counts, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+
+
+def test_a_device_draws_the_batches_of_the_host(
+    make_plan: Any, make_records: Any, cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit: of two trainings with other partitions, several steps, several widths of keys."""
+    plan = make_plan(SIZES, COHORTS, sampler="fixed", batch_size=7, local_steps=2)
+    records = make_records(torch.randn(60, 4), SIZES, device=cuda)
+    other = records.repartitioned(
+        ClientRecords(
+            torch.zeros(60, 1), torch.zeros(60), indices=np.arange(60)[::-1].copy(),
+            offsets=records.offsets,
+        )
+    )  # fmt: skip
+    model, rows = nn.Linear(4, 3), []
+    gather = ClientRecords.gather
+
+    def watched(self: ClientRecords, given: Any) -> Any:
+        rows.append(torch.as_tensor(given).cpu())
+        return gather(self, given)
+
+    def trained() -> tuple[list[Tensor], list[Tensor]]:
+        engine = BatchedEngine(
+            model,
+            [
+                Experiment(plan=plan, records=held, streams=Streams.seeded(seed))
+                for seed, held in enumerate([records, other])
+            ],
+        )
+        assert engine._device_draws is not None
+        engine._device_draws.records_passes = False  # so that every pass gathers
+        rows.clear()
+        states = engine.initial_states()
+        for _ in engine.rounds(states):
+            pass
+        return [state.parameters for state in states], list(rows)
+
+    monkeypatch.setattr(ClientRecords, "gather", watched)
+    here, drawn_here = trained()
+    monkeypatch.setattr("dpcohort.engine.batched.DRAWS_BATCHES", False)
+    there, drawn_there = trained()
+    assert len(drawn_here) == len(drawn_there) > 0
+    assert all(torch.equal(*both) for both in zip(drawn_here, drawn_there, strict=True))
+    assert all(torch.equal(*both) for both in zip(here, there, strict=True))

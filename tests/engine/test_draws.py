@@ -12,7 +12,7 @@ from dpcohort.aggregation import Mean
 from dpcohort.engine import Experiment, Streams
 from dpcohort.engine.batched import PARTIAL_SUMS, BatchedEngine, Draw
 from dpcohort.engine.experiment import cohort_of, cohort_rows
-from dpcohort.engine.randomness import first_words
+from dpcohort.engine.randomness import draw_names, first_words
 from dpcohort.errors import InputError
 
 
@@ -124,7 +124,7 @@ def test_words_and_batches_of_a_cohort_are_those_of_its_draws(
     ]
     cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]
     streams = [experiment.streams for experiment in experiments]
-    words = first_words(streams, "noise", cohorts, 6)
+    words = first_words(draw_names(streams, "noise", cohorts, 6))
     draws = [
         Draw(experiment, e, cohorts[e], i) for e, experiment in enumerate(experiments)
         for i in range(3)
