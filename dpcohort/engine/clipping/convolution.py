@@ -54,6 +54,8 @@ class BankedConvolution(BankedLayer):
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
         self._around = (self._geometry[2], self._geometry[2])
         self._has_few_channels = convolution.in_channels <= _FEW_CHANNELS
+        #: Whether what comes next adds a bias that is left to it: cuDNN needs one more kernel.
+        self.may_leave_bias = False
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -88,6 +90,8 @@ class BankedConvolution(BankedLayer):
             return out.permute(0, 3, 1, 2)
         if self._has_lines(inputs):
             return self._compute_by_lines(inputs, weight, bias)
+        if self.may_leave_bias and bias is not None and len(bias) == 1 and _reads_patches(inputs):
+            self.kept["left bias"], bias = bias[0], None
         _, stride, padding, dilation = self._geometry
         parts = [
             F.conv2d(rows, w, None if bias is None else bias[group], stride, padding, dilation)

@@ -12,9 +12,9 @@ convolutions, true unless somebody changes it). Clipping stays exact: a formed g
 function of one record and the weights however it is rounded, its norm is that of the very numbers
 that were formed, in 32 bits, and these are what is scaled and added up, in 32 bits.
 
-``pool`` and ``pool_gradient`` do max-pooling, with a ReLU after it if asked. Every number of every
-result here is written once by one program, so sums always add up in the same order, and none
-depends on other examples.
+``pool`` and ``pool_gradient`` do max-pooling, with a ReLU after it or a tanh before it if asked.
+Every number of every result here is written once by one program, so sums always add up in the same
+order, and none depends on other examples.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _shape(image: Tensor, outputs: Tensor, geometry: Geometry) -> dict[str, int]
 
 def pool(
     out: Tensor, places: Tensor, image: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
-    relu: bool = False,
+    relu: bool = False, tanh: bool = False, bias: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the largest entry of each window and its place in the window.
 
@@ -184,28 +184,41 @@ def pool(
         stride: from window to window.
         padding: on each side; never the largest.
         relu: write zero for what is not above it, as nobody's place.
+        tanh: pool the tanh of the input.
+        bias: [channels], contiguous, to be added to the input first.
     """
     pixels, block, wide = _pixels(out)
     _pool[(-(-pixels // block),)](
-        out, places, image, pixels,
+        out, places, image, image if bias is None else bias, pixels,
         HEIGHT=image.shape[1], WIDTH=image.shape[2], CHANNELS=image.shape[3],
         DOWN=out.shape[1], ACROSS=out.shape[2], KH=kernel[0], KW=kernel[1],
-        SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], RELU=relu, BLOCK=block,
-        WIDE=wide,
+        SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], RELU=relu, TANH=tanh,
+        HAS_BIAS=bias is not None, BLOCK=block, WIDE=wide,
     )  # fmt: skip
 
 
 def pool_gradient(
-    out: Tensor, places: Tensor, gradient: Tensor, *, kernel: Pair, stride: Pair, padding: Pair
-) -> None:
-    """Write the gradient of the input from that of the output, both as in ``pool``."""
+    out: Tensor, places: Tensor, gradient: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
+    pooled: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Write the gradient of the input from that of the output, both as in ``pool``.
+
+    Args:
+        out: where to write.
+        places: of the largest entries.
+        gradient: of the output, contiguous.
+        kernel: as in ``pool``.
+        stride: as in ``pool``.
+        padding: as in ``pool``.
+        pooled: the output, if it is of the input's tanh.
+    """
     pixels, block, wide = _pixels(out)
     _pool_gradient[(-(-pixels // block),)](
-        out, places, gradient, pixels,
+        out, places, gradient, gradient if pooled is None else pooled, pixels,
         HEIGHT=out.shape[1], WIDTH=out.shape[2], CHANNELS=out.shape[3],
         DOWN=gradient.shape[1], ACROSS=gradient.shape[2], KH=kernel[0], KW=kernel[1],
-        SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], BLOCK=block,
-        WIDE=wide,
+        SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
+        TANH=pooled is not None, BLOCK=block, WIDE=wide,
     )  # fmt: skip
 
 
@@ -219,6 +232,9 @@ def _pixels(out: Tensor) -> tuple[int, int, int]:
 if AVAILABLE:
     import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from triton.language.extra import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        libdevice,
+    )
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pad(  # type: ignore[no-untyped-def]
@@ -398,12 +414,12 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pool(  # type: ignore[no-untyped-def]
-        out, places, image, size,
+        out, places, image, bias, size,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,  # noqa: N803
         DOWN: tl.constexpr, ACROSS: tl.constexpr,  # noqa: N803
         KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,  # noqa: N803
-        PH: tl.constexpr, PW: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
-        WIDE: tl.constexpr,  # noqa: N803
+        PH: tl.constexpr, PW: tl.constexpr, RELU: tl.constexpr, TANH: tl.constexpr,  # noqa: N803
+        HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         row = pixel // (DOWN * ACROSS)
@@ -415,12 +431,18 @@ if AVAILABLE:
         first = row * (HEIGHT * WIDTH)
         best = tl.full([BLOCK, WIDE], float("-inf"), out.dtype.element_ty)
         place = tl.full([BLOCK, WIDE], 255, tl.int32)
+        if HAS_BIAS:
+            shift = tl.load(bias + channel, mask=channel < CHANNELS, other=0.0)
         for i in tl.static_range(KH):
             for j in tl.static_range(KW):
                 inside = (y + i >= 0) & (y + i < HEIGHT) & (x + j >= 0) & (x + j < WIDTH)
                 inside = inside[:, None] & real
                 where = (first + (y + i) * WIDTH + x + j) * CHANNELS
                 value = tl.load(image + where[:, None] + channel, mask=inside, other=0.0)
+                if HAS_BIAS:
+                    value += shift
+                if TANH:
+                    value = libdevice.tanh(value)
                 # As torch: the first of equals, and NaN above all.
                 taken = inside & ((value > best) | (value != value) | (place == 255))
                 best = tl.where(taken, value, best)
@@ -435,11 +457,12 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pool_gradient(  # type: ignore[no-untyped-def]
-        out, places, gradient, size,
+        out, places, gradient, pooled, size,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,  # noqa: N803
         DOWN: tl.constexpr, ACROSS: tl.constexpr,  # noqa: N803
         KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,  # noqa: N803
-        PH: tl.constexpr, PW: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
+        PH: tl.constexpr, PW: tl.constexpr, TANH: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         row = pixel // (HEIGHT * WIDTH)
@@ -450,6 +473,7 @@ if AVAILABLE:
         real = (pixel < size)[:, None] & (channel < CHANNELS)
         first = row * (DOWN * ACROSS)
         total = tl.zeros([BLOCK, WIDE], out.dtype.element_ty)
+        value = tl.zeros([BLOCK, WIDE], out.dtype.element_ty)
         # The windows that hold this entry: the last to begin before it, and those before that one.
         for i in tl.static_range((KH + SH - 1) // SH):
             for j in tl.static_range((KW + SW - 1) // SW):
@@ -464,4 +488,8 @@ if AVAILABLE:
                 mine = chosen.to(tl.int32) == (below * KW + beside)[:, None]
                 mine = mine & there[:, None] & real
                 total += tl.load(gradient + where, mask=mine, other=0.0)
+                if TANH:  # the same in every window that it won
+                    value = tl.where(mine, tl.load(pooled + where, mask=mine, other=0.0), value)
+        if TANH:
+            total *= 1.0 - value * value
         tl.store(out + (pixel * CHANNELS)[:, None] + channel, total, mask=real)

@@ -12,7 +12,7 @@ equals the same one is taken. On a CPU it is torch's. ``pool_before_relu`` chang
 never changes which of several numbers is largest, so pooling first and then taking the ReLU of the
 few survivors equals the printed order, gradients included: where two numbers tie, both are zero and
 so is their gradient, or they are equal and the same one is taken. (For tanh this fails: it rounds
-different numbers to equal ones.)
+different numbers to equal ones. A GPU's kernel takes it of every entry as it pools.)
 """
 
 from __future__ import annotations
@@ -587,7 +587,7 @@ Pair = tuple[int, int]
 
 
 class MaxPool(nn.MaxPool2d):
-    """Max-pooling of images, and a ReLU after it if ``relu`` is set.
+    """Max-pooling of images, a ReLU after it if ``relu`` is set, a tanh before it if ``tanh`` is.
 
     Example:
         >>> MaxPool(2)(torch.arange(4.0).view(1, 1, 2, 2))
@@ -595,6 +595,9 @@ class MaxPool(nn.MaxPool2d):
     """
 
     relu = False
+    tanh = False
+    #: The convolution before it, which on a GPU may leave its bias to be added here.
+    convolution: BankedConvolution | None = None
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -612,17 +615,21 @@ class MaxPool(nn.MaxPool2d):
         known = inputs.dtype in (torch.float32, torch.float64) and inputs.dim() == 4
         if inputs.is_cuda and kernels.AVAILABLE and known:
             sizes = map(_pair, (self.kernel_size, self.stride, self.padding))
-            pooled: Tensor = _Pool.apply(inputs, *sizes, self.relu)  # type: ignore[no-untyped-call]
+            bias = None if self.convolution is None else self.convolution.kept.get("left bias")
+            pooled: Tensor = _Pool.apply(  # type: ignore[no-untyped-call]
+                inputs, *sizes, self.relu, self.tanh, bias
+            )
             return pooled
-        pooled = super().forward(inputs)
+        pooled = super().forward(inputs.tanh() if self.tanh else inputs)
         return pooled.relu() if self.relu else pooled
 
 
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, relu: bool
-    ) -> Tensor:
+        ctx: Any, inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, relu: bool,
+        tanh: bool, bias: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         image = inputs.permute(0, 2, 3, 1).contiguous()
         rows, height, width, channels = image.shape
         down = (height + 2 * padding[0] - kernel[0]) // stride[0] + 1
@@ -631,19 +638,21 @@ class _Pool(torch.autograd.Function):
         places = torch.empty_like(out, dtype=torch.uint8)
         ctx.options = {"kernel": kernel, "stride": stride, "padding": padding}
         ctx.image_shape = image.shape
-        ctx.save_for_backward(places)
+        ctx.save_for_backward(places, *([out] if tanh else []))
         if out.numel() > 0:
-            kernels.pool(out, places, image, **ctx.options, relu=relu)
+            kernels.pool(out, places, image, **ctx.options, relu=relu, tanh=tanh, bias=bias)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (places,) = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        places, *pooled = ctx.saved_tensors
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
         out = gradient.new_empty(ctx.image_shape)
         if out.numel() > 0:
-            kernels.pool_gradient(out, places, gradient, **ctx.options)
-        return out.permute(0, 3, 1, 2), None, None, None, None
+            kernels.pool_gradient(
+                out, places, gradient, **ctx.options, pooled=pooled[0] if pooled else None
+            )
+        return out.permute(0, 3, 1, 2), *[None] * 6
 
 
 def exchange_pooling(model: nn.Module) -> None:
@@ -661,9 +670,15 @@ def exchange_pooling(model: nn.Module) -> None:
                 setattr(part, name, MaxPool(layer.kernel_size, layer.stride, layer.padding))
         if type(part) is not nn.Sequential:
             continue
-        for i, (pool, relu) in enumerate(itertools.pairwise(list(part))):
-            if isinstance(pool, MaxPool) and type(relu) is nn.ReLU:
-                pool.relu, part[i + 1] = True, nn.Identity()
+        for i, (first, second) in enumerate(itertools.pairwise(list(part))):
+            if isinstance(first, MaxPool) and type(second) is nn.ReLU:
+                first.relu, part[i + 1] = True, nn.Identity()
+            elif type(first) is nn.Tanh and isinstance(second, MaxPool):
+                second.tanh, part[i] = True, nn.Identity()
+                before = part[i - 1] if i > 0 else None
+                if isinstance(before, BankedConvolution):
+                    before.may_leave_bias = True
+                    second.__dict__["convolution"] = before  # it is no part of the pooling
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from torch import nn
 
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.convolution import BankedConvolution, patches
-from dpcohort.engine.clipping.network import MaxPool
-from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.clipping.network import ClippedNetwork, MaxPool
+from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
 
 CONVOLUTIONS: list[tuple[Any, ...]] = [
     (1, 16, (28, 28), ((8, 8), (2, 2), (3, 3), (1, 1))),
@@ -141,3 +142,41 @@ def test_not_a_number_comes_through(cuda: str) -> None:
     image[0, 0, 1, 1] = float("nan")
     out = MaxPool(2)(image)
     assert torch.isnan(out).flatten().tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("pool", [(2, 2, 0), (3, 1, 1)])
+def test_a_convolution_leaves_its_bias_to_the_tanh_that_is_pooled(cuda: str, pool: Any) -> None:
+    """Sums of clipped gradients equal those of ``torch.func``, of one model and of a stack."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 40, 3, padding=1), nn.Tanh(), nn.MaxPool2d(*pool),
+        nn.Conv2d(40, 24, 3, padding=1), nn.Tanh(), nn.MaxPool2d(*pool),
+        nn.Flatten(), nn.LazyLinear(4),
+    )  # fmt: skip
+    x, y = 3 * torch.randn(12, 3, 8, 8), torch.randint(0, 4, (12,))
+    model(x)
+    layout = FlatLayout(model)
+    clip = torch.full((1,), 0.05)
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        for groups in (1, 2):
+            bank = layout.flatten(model) + 0.05 * torch.randn(groups, layout.dimension)
+            sums = []
+            for device, dtype in (("cpu", torch.float64), (cuda, torch.float32)):
+                there = copy.deepcopy(model).to(device, dtype)
+                inputs, targets = x.to(device, dtype), y.to(device)
+                network = ClippedNetwork(there, cross_entropy, inputs[:3], targets[:3])
+                assert network.path.kind == "banked"
+                total = torch.zeros(groups, layout.dimension, device=device, dtype=dtype)
+                network.clipped_sums(
+                    bank.to(device, dtype),
+                    inputs.view(groups, -1, *x.shape[1:]),
+                    targets.view(groups, -1),
+                    clip=clip.expand(groups).to(device, dtype),
+                    total=total,
+                )
+                sums.append(total.cpu().double())
+            assert float((sums[0] - sums[1]).norm() / sums[0].norm()) < 1e-5
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
