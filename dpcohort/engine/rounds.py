@@ -15,6 +15,7 @@ default, which makes the new model the mean of the clients' models.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +69,8 @@ Evaluator = Callable[[Tensor], TestResult]
 Outputs = Callable[[Tensor], Tensor]
 
 
-#: Examples that are tested at a time.
-_AT_A_TIME = 2000
+#: Examples that are tested at a time: a GPU waits for launches if they are few.
+_AT_A_TIME = {"cpu": 2000, "cuda": 20_000}
 
 
 def outputs_on(model: nn.Module, inputs: Any, *, device: torch.device | str = "cpu") -> Outputs:
@@ -97,7 +98,8 @@ def outputs_on(model: nn.Module, inputs: Any, *, device: torch.device | str = "c
     @torch.inference_mode()
     def outputs(parameters: Tensor) -> Tensor:
         layout.assign(copied, parameters)
-        return torch.cat([copied(part) for part in torch.split(x, _AT_A_TIME)])
+        at_a_time = _AT_A_TIME.get(x.device.type, 2000)
+        return torch.cat([copied(part) for part in torch.split(x, at_a_time)])
 
     return outputs
 
@@ -133,25 +135,36 @@ def evaluator_on(
         )
     loss = cross_entropy if task is None else task.loss_on(device)
 
+    @functools.cache
+    def counts_of(classes: int) -> Tensor:
+        return torch.bincount(y, minlength=classes).double()
+
     @torch.inference_mode()
     def evaluate(parameters: Tensor) -> TestResult:
         outputs = outputs_of(parameters)
-        mean_loss = float(loss(outputs, y).double().mean())
+        mean_loss = loss(outputs, y).double().mean()
         if task is not None and not task.predicts_classes:
             found = main_value(task, outputs.cpu().numpy(), y.cpu().numpy())
             return TestResult(
-                accuracy=math.nan, loss=mean_loss, class_accuracy=(), class_counts=(), value=found
+                accuracy=math.nan,
+                loss=float(mean_loss),
+                class_accuracy=(),
+                class_counts=(),
+                value=found,
             )
         hit = (outputs.argmax(1) == y).double()
-        counts = torch.bincount(y, minlength=outputs.shape[1])
-        right = torch.bincount(y, weights=hit, minlength=outputs.shape[1])
+        counts = counts_of(outputs.shape[1])
+        right = torch.zeros_like(counts).index_add_(0, y, hit)
+        # In one transfer: a GPU would be waited for in each.
+        numbers = torch.cat([torch.stack([hit.mean(), mean_loss]), right, counts]).cpu()
+        right, counts = numbers[2:].chunk(2)
         shares = right / counts
         weighted = task is not None and bool(task.class_weights)
         return TestResult(
-            accuracy=float(hit.mean()),
-            loss=mean_loss,
+            accuracy=float(numbers[0]),
+            loss=float(numbers[1]),
             class_accuracy=tuple(shares.tolist()),
-            class_counts=tuple(counts.tolist()),
+            class_counts=tuple(counts.long().tolist()),
             value=float(shares[counts > 0].mean()) if weighted else None,
         )
 
