@@ -14,7 +14,7 @@ from dpcohort.errors import InputError
 
 
 def test_chunks_give_what_one_pass_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpcohort.engine.rounds._AT_A_TIME", 7)
+    monkeypatch.setattr("dpcohort.engine.rounds._AT_A_TIME", {"cpu": 7})
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 4))
     inputs, targets = torch.randn(23, 1, 5, 5), torch.randint(0, 3, (23,))
     outputs = model(inputs).detach()
