@@ -153,6 +153,7 @@ class BatchedEngine(Engine):
         self._device_draws: DeviceDraws | None = None
         if not on_cpu and not self._is_private:
             indices, self._starts = _indices_of(experiments)
+            self._most_records = max(int(one.records.sizes.max()) for one in experiments)
             self._device_draws = DeviceDraws(
                 first, self._records, micro_batch=self.micro_batch, indices=indices
             )
@@ -270,7 +271,7 @@ class BatchedEngine(Engine):
             return None
         both = list(zip(self._experiments, cohorts, strict=True))
         sizes = np.concatenate([np.asarray(e.plan.population.sizes)[c.clients] for e, c in both])
-        longest = int(sizes.max())
+        longest = self._most_records
         if sizes.min() < batch_size or sizes.size * longest > _KEYS_AT_A_TIME:
             return None
         starts = np.concatenate(

@@ -40,7 +40,7 @@ class NamedBatches(NamedTuple):
         words: [7, draws]: five of the name of each draw's stream, its client's number of records,
             and where its client's rows begin.
         batch_size: B.
-        longest: the most records of a client.
+        longest: the most records of any client, whether drawn or not: shapes depend on it.
     """
 
     words: WordArray
@@ -275,7 +275,7 @@ def _end_failed_recording() -> None:
 #: that would record again and again where every batch has its own width.
 _RECORDINGS = 24
 _SIGHTS_BEFORE_RECORDING = 2  # a shape seen once may never come again
-Shape = tuple[int, int, int, bool]
+Shape = tuple[int, int, int, bool, tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -377,11 +377,9 @@ class DeviceDraws:
         recording = None if careful else self._recording(step, weights)
         if recording is not None:
             there = recording.load(step)
-            there.draw_rows(self._indices)
             recording.weights.copy_(weights)
             return there, recording.replay()
         there = step.moved_to(torch.empty_like(step.words, device=weights.device))
-        there.draw_rows(self._indices)
         sums = weights.new_zeros(step.draws, weights.shape[1])
         self._add_sums(there, weights, sums, all_finite=None if careful else self._all_finite)
         return there, sums
@@ -391,6 +389,7 @@ class DeviceDraws:
     ) -> None:
         if step.width == 0:
             return
+        step.draw_rows(self._indices)
         inputs, targets = self._records.gather(step.rows)
         shape = (step.draws, step.width)
         row_scale = step.row_scale
@@ -410,7 +409,7 @@ class DeviceDraws:
         """The recording for a pass of this shape; None while there is none."""
         if not self.records_passes or self._pool is None or step.width == 0:
             return None
-        shape = (step.draws, weights.shape[0], step.width, step.is_full)
+        shape = (step.draws, weights.shape[0], step.width, step.is_full, step.drawn)
         if shape in self._recordings or len(self._recordings) >= _RECORDINGS:
             return self._recordings.get(shape)
         self._sights[shape] = self._sights.get(shape, 0) + 1

@@ -48,7 +48,8 @@ class BankedConvolution(BankedLayer):
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
         convolution = cast(nn.Conv2d, layer)
-        self._is_1d = isinstance(layer, nn.Conv1d)
+        #: Whether it is over one dimension.
+        self.is_1d = isinstance(layer, nn.Conv1d)
         self._kernel = _pair(convolution.kernel_size)
         stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
@@ -56,6 +57,9 @@ class BankedConvolution(BankedLayer):
         self._has_few_channels = convolution.in_channels <= _FEW_CHANNELS
         #: Whether what comes next adds a bias that is left to it: cuDNN needs one more kernel.
         self.may_leave_bias = False
+        #: Whether it takes the tanh of its inputs, and of which layer's outputs they are.
+        self.takes_tanh = False
+        self.before: BankedConvolution | None = None
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -71,9 +75,9 @@ class BankedConvolution(BankedLayer):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The convolution; one dimension is two with a height of one."""
-        if inputs.dim() != (3 if self._is_1d else 4):
+        if inputs.dim() != (3 if self.is_1d else 4):
             raise NotImplementedError(f"a convolution got shape {tuple(inputs.shape)}")
-        if self._is_1d:
+        if self.is_1d:
             return self._attach(inputs[:, :, None]).squeeze(2)
         return self._attach(inputs)
 
@@ -81,23 +85,44 @@ class BankedConvolution(BankedLayer):
         """Convolve each group's rows with its weights."""
         weight, bias = self.bank_weight, self.bank_bias
         inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if self.takes_tanh:
+            inputs = self._tanh(inputs)
         self.kept["inputs"] = inputs
         if self._has_kernels(inputs, weight):
             size = output_size(inputs, self._geometry)
             out = inputs.new_empty(len(inputs), *size, weight.shape[1])
-            self.kept["padded"] = kernels.padded(inputs.permute(0, 2, 3, 1), *self._around)
-            kernels.convolve(out, self.kept["padded"], weight, bias, self._geometry)
+            kernels.convolve(out, self._padded(), weight, bias, self._geometry)
             return out.permute(0, 3, 1, 2)
         if self._has_lines(inputs):
             return self._compute_by_lines(inputs, weight, bias)
         if self.may_leave_bias and bias is not None and len(bias) == 1 and _reads_patches(inputs):
             self.kept["left bias"], bias = bias[0], None
         _, stride, padding, dilation = self._geometry
+        if "padded" in self.kept:
+            inputs, padding = self.kept["padded"].permute(0, 3, 1, 2), (0, 0)
         parts = [
             F.conv2d(rows, w, None if bias is None else bias[group], stride, padding, dilation)
             for group, (rows, w) in enumerate(zip(inputs.chunk(len(weight)), weight, strict=True))
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _tanh(self, inputs: Tensor) -> Tensor:
+        """The tanh of images; by kernels with the zeros around it, and the bias left before it."""
+        if not _reads_patches(inputs):
+            return inputs.tanh()
+        bias = None if self.before is None else self.before.kept.get("left bias")
+        (top, left), (height, width) = self._geometry[2], inputs.shape[2:]
+        image = inputs.permute(0, 2, 3, 1)
+        self.kept["padded"] = kernels.padded(image, *self._around, tanh=True, bias=bias)
+        inside = self.kept["padded"][:, top : top + height, left : left + width]
+        return inside.permute(0, 3, 1, 2)
+
+    def _padded(self) -> Tensor:
+        """The inputs with the zeros around them, channels last."""
+        if "padded" not in self.kept:
+            image = self.kept["inputs"].permute(0, 2, 3, 1)
+            self.kept["padded"] = kernels.padded(image, *self._around)
+        return self.kept["padded"]
 
     def _compute_by_lines(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         groups, outputs = weight.shape[:2]
@@ -136,18 +161,29 @@ class BankedConvolution(BankedLayer):
         return product.view(rows, height, width, outputs).permute(0, 3, 1, 2)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
-        """The transposed convolution, group by group."""
+        """The transposed convolution, group by group, and back through the tanh before it."""
+        found = self._transposed(gradient)
+        if self.takes_tanh and _reads_patches(found):
+            kernels.times_tanh_slope(
+                found.permute(0, 2, 3, 1), self.kept["padded"], self._geometry[2]
+            )
+        elif self.takes_tanh:
+            found = found * (1 - self.kept["inputs"].square())
+        return found
+
+    def _transposed(self, gradient: Tensor) -> Tensor:
         weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if self._has_kernels(self.kept["inputs"], weight):
-            out = torch.empty_like(self.kept["inputs"])
+            out = torch.empty_like(self.kept["inputs"], memory_format=torch.channels_last)
             kernels.convolve_gradient(
                 out.permute(0, 2, 3, 1), gradient.permute(0, 2, 3, 1), weight, self._geometry
             )
             return out
-        groups = zip(
-            gradient.chunk(len(weight)), self.kept["inputs"].chunk(len(weight)), weight, strict=True
-        )
+        like = self.kept["inputs"]
+        if self.takes_tanh:  # only the shape matters; what lies inside zeros would be copied out
+            like = torch.empty_like(like, memory_format=torch.channels_last)
+        groups = zip(gradient.chunk(len(weight)), like.chunk(len(weight)), weight, strict=True)
         parts = [
             torch.ops.aten.convolution_backward(
                 g, x, w, None, stride, padding, dilation, False, [0, 0], 1, [True, False, False]
@@ -175,11 +211,8 @@ class BankedConvolution(BankedLayer):
             self.kept["formed"] = g.new_empty(rows, outputs, fan_in)
             if "bias" in self.places:
                 self.kept["bias"] = g.new_empty(rows, outputs)
-            image = self.kept.get("padded")
-            if image is None:
-                image = kernels.padded(inputs.permute(0, 2, 3, 1), *self._around)
             return kernels.form_gradients(
-                self.kept["formed"], self.kept.get("bias"), image,
+                self.kept["formed"], self.kept.get("bias"), self._padded(),
                 gradient.permute(0, 2, 3, 1).contiguous(), self._geometry,
             )  # fmt: skip
         else:
@@ -250,7 +283,7 @@ class BankedConvolution(BankedLayer):
     def bank_weight(self) -> Tensor:
         """The bank's part [groups, outputs, inputs, height, width] for the weight."""
         weight = super().bank_weight
-        return weight[:, :, :, None] if self._is_1d else weight
+        return weight[:, :, :, None] if self.is_1d else weight
 
 
 def patches(

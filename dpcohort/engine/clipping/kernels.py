@@ -36,26 +36,47 @@ Pair = tuple[int, int]
 Geometry = tuple[Pair, Pair, Pair, Pair]
 
 
-def padded(image: Tensor, before: Pair, after: Pair) -> Tensor:
+def padded(
+    image: Tensor, before: Pair, after: Pair, *, tanh: bool = False, bias: Tensor | None = None
+) -> Tensor:
     """Images [rows, height, width, channels] with zeros around them, contiguous.
 
     Args:
         image: what they are.
         before: zeros above and to the left.
         after: zeros below and to the right.
+        tanh: put the tanh of the images there.
+        bias: then [channels], contiguous, to be added to the images first.
     """
     image = image.contiguous()
-    if not any((*before, *after)):
+    if not any((*before, *after)) and not tanh:
         return image
     rows, height, width, channels = image.shape
     down, across = (image.shape[1 + i] + before[i] + after[i] for i in (0, 1))
     out = image.new_empty(rows, down, across, channels)
     pixels, block, wide = _pixels(out)
     _pad[(-(-pixels // block),)](
-        out, image, pixels, HEIGHT=height, WIDTH=width, CHANNELS=channels,
-        DOWN=down, ACROSS=across, PH=before[0], PW=before[1], BLOCK=block, WIDE=wide,
+        out, image, image if bias is None else bias, pixels,
+        HEIGHT=height, WIDTH=width, CHANNELS=channels, DOWN=down, ACROSS=across,
+        PH=before[0], PW=before[1], TANH=tanh, HAS_BIAS=bias is not None, BLOCK=block, WIDE=wide,
     )  # fmt: skip
     return out
+
+
+def times_tanh_slope(gradient: Tensor, activated: Tensor, before: Pair) -> None:
+    """Multiply a gradient by 1 - y^2 for the tanh y that ``padded`` made, in place.
+
+    Args:
+        gradient: [rows, height, width, channels], contiguous.
+        activated: y with the zeros around it.
+        before: zeros above and to the left of it.
+    """
+    pixels, block, wide = _pixels(gradient)
+    _times_tanh_slope[(-(-pixels // block),)](
+        gradient, activated, pixels, HEIGHT=gradient.shape[1], WIDTH=gradient.shape[2],
+        CHANNELS=gradient.shape[3], DOWN=activated.shape[1], ACROSS=activated.shape[2],
+        PH=before[0], PW=before[1], BLOCK=block, WIDE=wide,
+    )  # fmt: skip
 
 
 def convolve(
@@ -238,9 +259,10 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pad(  # type: ignore[no-untyped-def]
-        out, image, size,
+        out, image, bias, size,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,  # noqa: N803
         DOWN: tl.constexpr, ACROSS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,  # noqa: N803
+        TANH: tl.constexpr, HAS_BIAS: tl.constexpr,  # noqa: N803
         BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -251,15 +273,34 @@ if AVAILABLE:
         inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (pixel < size)
         channel = tl.arange(0, WIDE)[None, :]
         source = ((row * HEIGHT + y) * WIDTH + x) * CHANNELS
-        value = tl.load(
-            image + source[:, None] + channel,
-            mask=inside[:, None] & (channel < CHANNELS),
-            other=0.0,
-        )
+        real = inside[:, None] & (channel < CHANNELS)
+        value = tl.load(image + source[:, None] + channel, mask=real, other=0.0)
+        if HAS_BIAS:
+            value += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0)
+        if TANH:
+            value = tl.where(real, libdevice.tanh(value), 0.0)
         tl.store(
             out + (pixel * CHANNELS)[:, None] + channel, value,
             mask=(pixel < size)[:, None] & (channel < CHANNELS),
         )  # fmt: skip
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _times_tanh_slope(  # type: ignore[no-untyped-def]
+        gradient, activated, size,
+        HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,  # noqa: N803
+        DOWN: tl.constexpr, ACROSS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
+    ):  # fmt: skip
+        pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        row = pixel // (HEIGHT * WIDTH)
+        rest = (pixel % (HEIGHT * WIDTH)).to(tl.int32)
+        source = (row * DOWN + rest // WIDTH + PH) * ACROSS + rest % WIDTH + PW
+        channel = tl.arange(0, WIDE)[None, :]
+        real = (pixel < size)[:, None] & (channel < CHANNELS)
+        y = tl.load(activated + (source * CHANNELS)[:, None] + channel, mask=real, other=0.0)
+        where = (pixel * CHANNELS)[:, None] + channel
+        slope = tl.load(gradient + where, mask=real, other=0.0)
+        tl.store(gradient + where, slope * (1.0 - y * y), mask=real)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _entries(  # type: ignore[no-untyped-def]

@@ -510,6 +510,8 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         setattr(banked.get_submodule(parent), child, exchanged)
     banked.requires_grad_(requires_grad=False)
     exchange_pooling(banked)
+    if kernels.AVAILABLE and next(model.parameters()).is_cuda:
+        _convolve_tanh(banked)
     return banked, layers
 
 
@@ -679,6 +681,21 @@ def exchange_pooling(model: nn.Module) -> None:
                 if isinstance(before, BankedConvolution):
                     before.may_leave_bias = True
                     second.__dict__["convolution"] = before  # it is no part of the pooling
+
+
+def _convolve_tanh(model: nn.Module) -> None:
+    """In every ``nn.Sequential``, let convolutions take the tanh before them, in place."""
+    for part in model.modules():
+        if type(part) is not nn.Sequential:
+            continue
+        for i in range(len(part) - 1):
+            tanh, after = part[i], part[i + 1]
+            if type(tanh) is nn.Tanh and isinstance(after, BankedConvolution) and not after.is_1d:
+                after.takes_tanh, part[i] = True, nn.Identity()
+                before = part[i - 1] if i > 0 else None
+                if isinstance(before, BankedConvolution):
+                    before.may_leave_bias = True
+                    after.__dict__["before"] = before  # it is no part of the other
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

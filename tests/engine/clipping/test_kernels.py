@@ -145,12 +145,13 @@ def test_not_a_number_comes_through(cuda: str) -> None:
 
 
 @pytest.mark.parametrize("pool", [(2, 2, 0), (3, 1, 1)])
-def test_a_convolution_leaves_its_bias_to_the_tanh_that_is_pooled(cuda: str, pool: Any) -> None:
-    """Sums of clipped gradients equal those of ``torch.func``, of one model and of a stack."""
+def test_a_convolution_leaves_tanh_and_bias_to_what_comes_next(cuda: str, pool: Any) -> None:
+    """Sums of clipped gradients are those of the processor, for one model and for a stack."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 40, 3, padding=1), nn.Tanh(), nn.MaxPool2d(*pool),
+        nn.Conv2d(3, 40, 3, padding=1), nn.Tanh(),
         nn.Conv2d(40, 24, 3, padding=1), nn.Tanh(), nn.MaxPool2d(*pool),
+        nn.Conv2d(24, 30, 3, padding=1), nn.Tanh(), nn.Conv2d(30, 20, 2), nn.Tanh(),
         nn.Flatten(), nn.LazyLinear(4),
     )  # fmt: skip
     x, y = 3 * torch.randn(12, 3, 8, 8), torch.randint(0, 4, (12,))
