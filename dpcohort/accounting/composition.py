@@ -21,10 +21,8 @@ wrong.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -876,12 +874,11 @@ def fast_length(least: int) -> int:
         >>> fast_length(1001)
         1024
     """
-    return _fast_lengths()[bisect_left(_fast_lengths(), least)]
+    return min(odd << ((least - 1) // odd).bit_length() for odd in _ODD_LENGTHS)
 
 
-@cache
-def _fast_lengths() -> list[int]:
-    return sorted(2**a * 3**b * 5**c for a in range(24) for b in range(15) for c in range(11))
+#: All 3^b 5^c up to twice the longest transform there is.
+_ODD_LENGTHS = [odd for b in range(15) for c in range(11) if (odd := 3**b * 5**c) < 2**22]
 
 
 def _law_of_sum(
