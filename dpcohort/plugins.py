@@ -345,8 +345,10 @@ def _may_announce(folder: Path) -> bool:
             return True
         if name.endswith((".dist-info", ".egg-info")):
             try:
-                if b"[dpcohort." in folder.joinpath(name, "entry_points.txt").read_bytes():
-                    return True
+                announced = os.path.join(folder, name, "entry_points.txt")
+                with open(announced, "rb", buffering=0) as file:
+                    if b"[dpcohort." in file.read():
+                        return True
             except OSError:  # most packages announce nothing
                 continue
     return False
