@@ -281,7 +281,7 @@ def rule_card(kind: str, name: str) -> dict[str, Any]:
     """What one should know about a rule before using it; plain values, ready for JSON.
 
     Its kind and name, a summary in one line, what it needs, what it leaks to whom, where it is
-    from, the names of its settings, and the module that it is in.
+    from, the names of its settings, and the module to import it from.
 
     Example:
         >>> rule_card("selection", "uniform")["home"]
@@ -289,13 +289,14 @@ def rule_card(kind: str, name: str) -> dict[str, Any]:
     """
     rule = find_rule(kind, name)
     lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
+    ours = RULES[kind].get(name)
     return {
         "kind": kind,
         "name": name,
         "summary": lines[0],
         **{key: getattr(rule, key, _UNSAID) for key in ("needs", "leaks", "reference")},
         "settings": list(_parameters(rule)),
-        "home": rule.__module__,
+        "home": f"dpcohort.{ours.partition(':')[0]}" if ours else rule.__module__,
     }
 
 
