@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -58,8 +57,7 @@ _OVERFLOW = 30.0  # above this exponent, expm1 is replaced by its logarithm
 _SKETCH_DENSITY = 6.0  # sketch nodes per standard deviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class GridLoss:
+class GridLoss(NamedTuple):
     """A privacy loss on the grid {i·h}: mass[j] sits at loss (first + j)·h, the rest at +∞.
 
     Attributes:
@@ -355,8 +353,7 @@ _ORDERS = 36
 _MARGINS = np.array([0.35, 0.7, 1.2, 2.0, 3.0, 4.0, 5.0, 7.0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(NamedTuple):
     """Tilt t, spacing h and window of the sum, chosen for an expected answer (ε, δ).
 
     Attributes:
@@ -614,8 +611,7 @@ _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its leng
 GridSteps = Sequence[tuple[GridLoss, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(NamedTuple):
     """An upper bound on δ(ε) at every ε from ``first_loss`` up.
 
     Between grid points the bound is linear in e^ε, as the true profile of a grid loss is.
@@ -878,7 +874,9 @@ def fast_length(least: int) -> int:
 
 
 #: All 3^b 5^c up to twice the longest transform there is.
-_ODD_LENGTHS = [odd for b in range(15) for c in range(11) if (odd := 3**b * 5**c) < 2**22]
+_ODD_LENGTHS: list[int] = [
+    odd for b in range(15) for c in range(11) if (odd := 3**b * 5**c) < 2**22
+]
 
 
 def _law_of_sum(

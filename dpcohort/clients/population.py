@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cached_property, partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -76,8 +76,7 @@ COLUMN_NAMES = {
 _COLUMNS = ("ids", *COLUMN_NAMES.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """One value that cannot be used: which row and field, what is allowed, what to do."""
 
     row: int
@@ -590,7 +589,7 @@ def _located(
         cell = cells[fields.index(problem.field)] if problem.field in fields else problem.given
         if step is None and isinstance(cell, str) and "," in cell:
             step = "Write it without commas between thousands."
-        words = str(replace(problem, given=cell, next_step=step).error(problem.field))
+        words = str(problem._replace(given=cell, next_step=step).error(problem.field))
     error = FileFormatError(path, words, line=line)
     error.field = problem.field
     return error
