@@ -256,7 +256,7 @@ ID_ALLOWED = f"text of 1 to {MAX_ID_LENGTH} characters without control character
 _MANY_IDS = 5_000
 # Line ends and tabs inside an id are harmless; other control characters, marks that turn the
 # direction of text, and lone surrogates can garble a terminal, hide what an id is, or not encode.
-_BAD_CHARACTERS = re.compile(
+_BAD_CHARACTERS = (
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
@@ -382,9 +382,10 @@ def bad_ids(ids: Sequence[str]) -> Iterator[Problem]:
     wrong: list[int] = []
     if not all(ids):
         wrong.append(ids.index(""))
-    # One search over all ids first: the loops below run only when there is something to find.
-    if _BAD_CHARACTERS.search("\n".join(ids)):
-        wrong.append(next(i for i, name in enumerate(ids) if _BAD_CHARACTERS.search(name)))
+    # One look at all ids first: the loops below run only when there is something to find.
+    letters = "".join(ids)
+    if not letters.isprintable() and re.search(_BAD_CHARACTERS, letters):
+        wrong.append(next(i for i, name in enumerate(ids) if re.search(_BAD_CHARACTERS, name)))
     if max(map(len, ids), default=0) > MAX_ID_LENGTH:
         wrong.append(next(i for i, name in enumerate(ids) if len(name) > MAX_ID_LENGTH))
     for row in wrong:
