@@ -281,7 +281,7 @@ def rule_card(kind: str, name: str) -> dict[str, Any]:
     """What one should know about a rule before using it; plain values, ready for JSON.
 
     Its kind and name, a summary in one line, what it needs, what it leaks to whom, where it is
-    from, the names of its settings, and the module that it is in.
+    from, the names of its settings, and the module to import it from.
 
     Example:
         >>> rule_card("selection", "uniform")["home"]
@@ -289,13 +289,14 @@ def rule_card(kind: str, name: str) -> dict[str, Any]:
     """
     rule = find_rule(kind, name)
     lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
+    ours = RULES[kind].get(name)
     return {
         "kind": kind,
         "name": name,
         "summary": lines[0],
         **{key: getattr(rule, key, _UNSAID) for key in ("needs", "leaks", "reference")},
         "settings": list(_parameters(rule)),
-        "home": rule.__module__,
+        "home": f"dpcohort.{ours.partition(':')[0]}" if ours else rule.__module__,
     }
 
 
@@ -345,8 +346,10 @@ def _may_announce(folder: Path) -> bool:
             return True
         if name.endswith((".dist-info", ".egg-info")):
             try:
-                if b"[dpcohort." in folder.joinpath(name, "entry_points.txt").read_bytes():
-                    return True
+                announced = os.path.join(folder, name, "entry_points.txt")
+                with open(announced, "rb", buffering=0) as file:
+                    if b"[dpcohort." in file.read():
+                        return True
             except OSError:  # most packages announce nothing
                 continue
     return False

@@ -32,9 +32,7 @@ __all__ = [
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _NAME = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 #: A key of more parts than tables may be deep; reading one takes the square of its length.
-_DEEP_KEY = re.compile(
-    rf"(?<![A-Za-z0-9_-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{DEEPEST_NESTING}}}"
-)
+_DEEP_KEY = rf"(?<![A-Za-z0-9_-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{DEEPEST_NESTING}}}"
 _TOO_DEEP = f"nested too deeply: tables and lists may be {DEEPEST_NESTING} deep"
 _SAVE_AS_UTF8 = "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
 
@@ -118,7 +116,7 @@ def of_file(
         raise FileFormatError(path, words.format(error)) from None
 
 
-_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
+_THOUSANDS = r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+"
 
 
 def is_table(name: str | Path) -> bool:
@@ -159,7 +157,7 @@ def number_in(text: str) -> float | None:
     word = text.strip()
     if not word.isascii() or "_" in word:
         return None
-    if word.count(",") == 1 and "." not in word and not _THOUSANDS.fullmatch(word):
+    if word.count(",") == 1 and "." not in word and not re.fullmatch(_THOUSANDS, word):
         word = word.replace(",", ".")
     try:
         value = float(word)
@@ -209,7 +207,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     import tomllib
 
-    if _DEEP_KEY.search(text):
+    if re.search(_DEEP_KEY, text):
         raise ValueError(_TOO_DEEP)
     try:
         values = tomllib.loads(text)
@@ -235,7 +233,7 @@ def _line_at(content: bytes, position: int) -> int:
     return 1 + sum(1 for _ in _LINE_END.finditer(content, 0, position))
 
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = r"[A-Za-z0-9_-]+"
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
@@ -261,7 +259,7 @@ def _toml_lines(table: Mapping[str, Any]) -> str:
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else toml_value(name)
+    return name if re.fullmatch(_BARE_KEY, name) else toml_value(name)
 
 
 def toml_value(value: Any) -> str:

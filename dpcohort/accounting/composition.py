@@ -21,10 +21,7 @@ wrong.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -60,8 +57,7 @@ _OVERFLOW = 30.0  # above this exponent, expm1 is replaced by its logarithm
 _SKETCH_DENSITY = 6.0  # sketch nodes per standard deviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class GridLoss:
+class GridLoss(NamedTuple):
     """A privacy loss on the grid {i·h}: mass[j] sits at loss (first + j)·h, the rest at +∞.
 
     Attributes:
@@ -357,8 +353,7 @@ _ORDERS = 36
 _MARGINS = np.array([0.35, 0.7, 1.2, 2.0, 3.0, 4.0, 5.0, 7.0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(NamedTuple):
     """Tilt t, spacing h and window of the sum, chosen for an expected answer (ε, δ).
 
     Attributes:
@@ -616,8 +611,7 @@ _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its leng
 GridSteps = Sequence[tuple[GridLoss, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(NamedTuple):
     """An upper bound on δ(ε) at every ε from ``first_loss`` up.
 
     Between grid points the bound is linear in e^ε, as the true profile of a grid loss is.
@@ -876,12 +870,13 @@ def fast_length(least: int) -> int:
         >>> fast_length(1001)
         1024
     """
-    return _fast_lengths()[bisect_left(_fast_lengths(), least)]
+    return min(odd << ((least - 1) // odd).bit_length() for odd in _ODD_LENGTHS)
 
 
-@cache
-def _fast_lengths() -> list[int]:
-    return sorted(2**a * 3**b * 5**c for a in range(24) for b in range(15) for c in range(11))
+#: All 3^b 5^c up to twice the longest transform there is.
+_ODD_LENGTHS: list[int] = [
+    odd for b in range(15) for c in range(11) if (odd := 3**b * 5**c) < 2**22
+]
 
 
 def _law_of_sum(

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -603,7 +602,7 @@ def level_of(
         grid.mass[middle] += (1 - pair.rate) * (2 * float(ndtr(pair.shift / 2)) - 1)
     share = 1 - _outside(pair, outer)[0]
     grid.mass[:] *= (1 + 8 * _UNIT) / share
-    return replace(grid, infinity=grid.infinity / share), outer
+    return grid._replace(infinity=grid.infinity / share), outer
 
 
 def _piece(

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Annotated, Any
-
-import typer
-from typer import Option
+from typing import TYPE_CHECKING, Any
 
 from dpcohort._version import __version__
 from dpcohort.errors import DpcohortError, InputError, missing_extra
 from dpcohort.limits import exhausted
+
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["COMMANDS", "app", "home_of", "main"]
 
@@ -210,6 +210,9 @@ def app(command: str | None = None) -> typer.Typer:
         >>> len(app().registered_commands) == len(COMMANDS)
         True
     """
+    _loaded("typer")
+    import typer
+
     made = typer.Typer(
         name="dpcohort",
         no_args_is_help=True,
@@ -219,7 +222,18 @@ def app(command: str | None = None) -> typer.Typer:
         help="Differentially private federated learning in which every client brings its own "
         "privacy budget. Start with [bold]dpcohort demo[/bold] or [bold]dpcohort new[/bold].",
     )
-    made.callback()(_options)
+
+    def print_version(asked: bool) -> None:
+        if asked:
+            print(f"dpcohort {__version__}")
+            raise typer.Exit
+
+    told = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Show it.")
+
+    @made.callback()
+    def options(version: bool = told) -> None:
+        """Options before the command."""
+
     for name, words in COMMANDS.items():
         if name != command:
             made.command(name, help=words)(lambda: None)
@@ -237,17 +251,3 @@ def _command_in(words: Sequence[str]) -> str | None:
     if "_DPCOHORT_COMPLETE" in os.environ:
         words = os.environ.get("COMP_WORDS", "").split()[1:]
     return next((word for word in words if not word.startswith("-")), None)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        print(f"dpcohort {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Show it.")
-    ] = False,
-) -> None:
-    """Options before the command."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``dpcohort plan``, ``explain`` and ``what-if``: a certified plan, and questions to it."""
 
-from __future__ import annotations
+# Annotations are no strings here: typer would read each of them four times before a command runs.
 
 import math
 from contextlib import suppress
@@ -262,7 +262,7 @@ def what_if(
         _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
 
 
-def _refuse_adaptive(config: Config) -> None:
+def _refuse_adaptive(config: "Config") -> None:
     if config.is_adaptive:
         raise InputError.because(
             f"the rule {config.rule} chooses each cohort during the training, so there are no "
@@ -271,7 +271,7 @@ def _refuse_adaptive(config: Config) -> None:
         )
 
 
-def _scenario(config: Config) -> Scenario:
+def _scenario(config: "Config") -> "Scenario":
     """Everything in a config that fixes probabilities."""
     from dpcohort.explain import Scenario
 
@@ -286,7 +286,9 @@ def _scenario(config: Config) -> Scenario:
     )
 
 
-def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] | None) -> Scenario:
+def _scenario_of(
+    source: Path | None, clients: Path | None, changes: list[str] | None
+) -> "Scenario":
     """The scenario of a config, a list of clients, a saved plan or a run."""
     from dpcohort.explain import Scenario
 
@@ -304,7 +306,7 @@ def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] |
     return Scenario.of(made)
 
 
-def _print_trust(scenario: Scenario, *, as_json: bool) -> None:
+def _print_trust(scenario: "Scenario", *, as_json: bool) -> None:
     from dpcohort.explain import value_of_trust
 
     found = value_of_trust(scenario)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -87,6 +86,8 @@ def program() -> str:
     called = Path(sys.argv[0])
     if shutil.which("dpcohort") is not None or called.name not in ("dpcohort", "__main__.py"):
         return "dpcohort"
+    import shlex
+
     words = [str(called)] if called.name == "dpcohort" else [sys.executable, "-m", "dpcohort"]
     return shlex.join(words)
 

@@ -16,11 +16,10 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property, partial
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,14 +31,15 @@ from dpcohort._validate import (
     did_you_mean,
     float_array,
     nearest,
-    number,
-    whole_number,
 )
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CLIENT_LIST, MOST_CLIENTS
 from dpcohort.text_files import csv_separator, number_in, read_utf8
 from dpcohort.training import Training
+
+if TYPE_CHECKING:
+    from dpcohort.clients.client import Budget, Client, Public
 
 # The columns of a population, from arrays or from a CSV file, and the first client that is wrong.
 #
@@ -76,8 +76,7 @@ COLUMN_NAMES = {
 _COLUMNS = ("ids", *COLUMN_NAMES.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """One value that cannot be used: which row and field, what is allowed, what to do."""
 
     row: int
@@ -257,7 +256,7 @@ ID_ALLOWED = f"text of 1 to {MAX_ID_LENGTH} characters without control character
 _MANY_IDS = 5_000
 # Line ends and tabs inside an id are harmless; other control characters, marks that turn the
 # direction of text, and lone surrogates can garble a terminal, hide what an id is, or not encode.
-_BAD_CHARACTERS = re.compile(
+_BAD_CHARACTERS = (
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
@@ -383,9 +382,10 @@ def bad_ids(ids: Sequence[str]) -> Iterator[Problem]:
     wrong: list[int] = []
     if not all(ids):
         wrong.append(ids.index(""))
-    # One search over all ids first: the loops below run only when there is something to find.
-    if _BAD_CHARACTERS.search("\n".join(ids)):
-        wrong.append(next(i for i, name in enumerate(ids) if _BAD_CHARACTERS.search(name)))
+    # One look at all ids first: the loops below run only when there is something to find.
+    letters = "".join(ids)
+    if not letters.isprintable() and re.search(_BAD_CHARACTERS, letters):
+        wrong.append(next(i for i, name in enumerate(ids) if re.search(_BAD_CHARACTERS, name)))
     if max(map(len, ids), default=0) > MAX_ID_LENGTH:
         wrong.append(next(i for i, name in enumerate(ids) if len(name) > MAX_ID_LENGTH))
     for row in wrong:
@@ -590,7 +590,7 @@ def _located(
         cell = cells[fields.index(problem.field)] if problem.field in fields else problem.given
         if step is None and isinstance(cell, str) and "," in cell:
             step = "Write it without commas between thousands."
-        words = str(replace(problem, given=cell, next_step=step).error(problem.field))
+        words = str(problem._replace(given=cell, next_step=step).error(problem.field))
     error = FileFormatError(path, words, line=line)
     error.field = problem.field
     return error
@@ -675,90 +675,6 @@ def _header_problem(cells: list[str], names: list[str], needed: Sequence[str]) -
 DEFAULT_SAMPLING_RATE = 0.1
 
 
-class Public(Enum):
-    """The kind of a client whose data needs no privacy; its one member is ``PUBLIC``."""
-
-    PUBLIC = "public"
-
-    def __repr__(self) -> str:
-        return "PUBLIC"
-
-
-PUBLIC: Final = Public.PUBLIC
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a client promises each of its records over the whole training: (epsilon_k, delta_k).
-
-    Attributes:
-        epsilon: above 0 and at most 700.
-        delta: above 0 and below 1; should be well below 1/size.
-
-    Example:
-        >>> Budget(1.0, 1e-5)
-        Budget(epsilon=1.0, delta=1e-05)
-        >>> Budget(float("inf"), 1e-5)
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.InputError: epsilon = inf is not allowed: it must be a finite number above 0
-        and at most 700. For data that needs no privacy mark the client public; then it has no
-        epsilon.
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        try:
-            number("epsilon", self.epsilon, above=0, at_most=MAX_EPSILON)
-        except InputError:
-            step = epsilon_step(self.epsilon) if isinstance(self.epsilon, int | float) else None
-            raise InputError(
-                "epsilon", given=self.epsilon, allowed=EPSILON_ALLOWED, next_step=step
-            ) from None
-        number("delta", self.delta, above=0, below=1)
-        object.__setattr__(self, "epsilon", float(self.epsilon))
-        object.__setattr__(self, "delta", float(self.delta))
-
-
-@dataclass(frozen=True)
-class Client:
-    """One data holder.
-
-    Attributes:
-        id: its name, unique in a population.
-        size: number of its records, |M_k|.
-        budget: a ``Budget``, or ``PUBLIC``.
-        batch_size: its own expected batch B_k, or None to use the one of the training settings.
-
-    Example:
-        >>> Client("north", 800, Budget(2.0, 1e-5)).is_public
-        False
-    """
-
-    id: str
-    size: int
-    budget: Budget | Public
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id.strip():
-            raise InputError("id", given=self.id, allowed=ID_ALLOWED)
-        size = whole_number("size", self.size, at_least=1, at_most=MAX_SIZE)
-        object.__setattr__(self, "size", size)
-        if not isinstance(self.budget, Budget | Public):
-            raise InputError("budget", given=self.budget, allowed="a Budget, or PUBLIC")
-        if self.batch_size is not None:
-            batch_size = whole_number("batch_size", self.batch_size, at_least=1)
-            object.__setattr__(self, "batch_size", batch_size)
-
-    @property
-    def is_public(self) -> bool:
-        """Whether the data of this client needs no privacy."""
-        return self.budget is PUBLIC
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Population:
     """All clients, as columns; the arrays cannot be written to.
@@ -825,10 +741,13 @@ class Population:
         """A population from single clients.
 
         Example:
+            >>> from dpcohort.clients import PUBLIC, Budget, Client
             >>> clients = [Client("a", 90, Budget(1.0, 1e-5)), Client("b", 10, PUBLIC)]
             >>> Population.from_clients(clients).public
             array([False,  True])
         """
+        from dpcohort.clients.client import Budget, Client
+
         rows = list(clients)
         for row in rows:
             if not isinstance(row, Client):
@@ -909,6 +828,8 @@ class Population:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: int | str) -> Client:
+        from dpcohort.clients.client import PUBLIC, Budget, Client
+
         row = self._row(key)
         budget: Budget | Public = PUBLIC
         if not self.public[row]:
@@ -973,10 +894,13 @@ class Population:
         """The same population with another budget for one client, to ask what would be if.
 
         Example:
+            >>> from dpcohort.clients import Budget
             >>> population = Population.from_arrays(sizes=[60, 40], epsilon=1.0, delta=1e-5)
             >>> population.with_budget("client-0", Budget(2.0, 1e-5)).epsilon
             array([2., 1.])
         """
+        from dpcohort.clients.client import PUBLIC, Budget, Public
+
         row = self.index_of(client_id)
         if not isinstance(budget, Budget | Public):
             raise InputError("budget", given=budget, allowed="a Budget, or PUBLIC")

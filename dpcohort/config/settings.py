@@ -61,8 +61,9 @@ Where = tuple[str | int, ...]
 Lines = dict[Where, int | None]
 
 _MOST_SHOWN = 5
-_TABLE = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_\-\"'. ]+?)\s*=")
+#: Expressions here are compiled at their first use: few processes read a file's lines.
+_TABLE = r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$"
+_KEY = r"\s*([A-Za-z0-9_\-\"'. ]+?)\s*="
 _KINDS = {
     "int_type": "a whole number, written without a decimal point",
     "float_type": "a number",
@@ -171,13 +172,13 @@ def key_lines(text: str) -> Lines:
     tables: Counter[Where] = Counter()
     table: Where = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if found := _TABLE.match(line):
+        if found := re.match(_TABLE, line):
             table = name = _parts(found[2])
             if found[1] == "[[":  # one of a list of tables
                 table = (*name, tables[name])
                 tables[name] += 1
             lines.setdefault(table, number)
-        elif found := _KEY.match(line):
+        elif found := re.match(_KEY, line):
             lines.setdefault((*table, *_parts(found[1])), number)
     return lines
 
@@ -208,7 +209,7 @@ def _unknown_key(where: Where, keys: Mapping[str, Sequence[str]]) -> str:
 
 Made = TypeVar("Made")
 
-_SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_SYNTAX_PLACE = r" \(at (?:line (\d+), column \d+|end of document)\)$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,7 +465,7 @@ def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
     if "digits" in words:  # Python's own limit, which tomllib does not put into its words
         return FileFormatError(path, "a whole number has too many digits")
     line: int | None = None
-    if found := _SYNTAX_PLACE.search(words):
+    if found := re.search(_SYNTAX_PLACE, words):
         line = int(found[1]) if found[1] else len(content.splitlines())
         words = words[: found.start()]
     return FileFormatError(path, f"this is not valid TOML: {words}", line=line)
@@ -578,7 +579,7 @@ def _selection_settings(section: SelectionSection) -> tuple[dict[str, Any], dict
     return own, about
 
 
-_BARE_WORD = re.compile(r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*")
+_BARE_WORD = r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*"
 _FORM = "a key and a value, as in training.rounds=200"
 _EMPTY = object()
 
@@ -656,7 +657,7 @@ def _value(override: str, text: str) -> Any:
         if list(table) == ["value"]:
             return table["value"]
     except ValueError:
-        if _BARE_WORD.fullmatch(text):
+        if re.fullmatch(_BARE_WORD, text):
             return text
     raise InputError(
         "--set",
@@ -684,8 +685,9 @@ def _put(tables: dict[str, Any], override: str, place: Where, value: Any) -> Non
         table[key] = value
 
 
-_LINE = re.compile(
-    r"""(?P<head>\s*[^=#]+?\s*=\s*)(?P<value>"[^"]*"|'[^']*'|[^#"']*?)(?P<gap>\s*)(?P<note>\#.*)?$"""
+_LINE = (
+    r"(?P<head>\s*[^=#]+?\s*=\s*)"
+    r"""(?P<value>"[^"]*"|'[^']*'|[^#"']*?)(?P<gap>\s*)(?P<note>\#.*)?$"""
 )
 #: Where the comment of a new line begins.
 _COLUMN = 28
@@ -760,7 +762,7 @@ def _at(values: Mapping[str, Any], place: Where) -> Any:
 
 
 def _replaced(line: str, new: Any, old: Any, note: str) -> str:
-    found = _LINE.match(line)
+    found = re.match(_LINE, line)
     if found is None:
         return line
     comment = (found["note"] or "#").rstrip()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,7 +135,7 @@ def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
     wide = composition.grid_for
 
     def narrow(sketch, target, **options):
-        return replace(wide(sketch, target, **options), low=3.5, length=1.5)
+        return wide(sketch, target, **options)._replace(low=3.5, length=1.5)
 
     monkeypatch.setattr(composition, "grid_for", narrow)
     assert truth < grid_delta([(pair, 30)], 4.0) <= 1.0
