@@ -77,8 +77,8 @@ _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
-_JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
+_JOINED_MULTIPLE = 512  # the same, for all records of a cohort whose number is not the last one's
 
 
 class BatchedEngine(Engine):
@@ -318,6 +318,14 @@ class BatchedEngine(Engine):
         factors: Sequence[FloatArray],
     ) -> PreparedPass:  # fmt: skip
         rows, row_scale = [], []
+        multiple = _WIDTH_MULTIPLE
+        for number in numbers:
+            plan = self._experiments[number].plan
+            fixed = plan.contract.sampler == "fixed" or self._uses_all_records(
+                number, cohorts[number]
+            )
+            if not fixed or np.ptp(plan.batch_sizes) > 0:  # a round is seldom as wide as another
+                multiple = _JOINED_MULTIPLE
         for number, order, own in zip(numbers, orders, factors, strict=True):
             drawn = cohort_rows(self._experiments[number], cohorts[number], 0)
             each = [drawn[i] for i in order.tolist()]
@@ -329,7 +337,7 @@ class BatchedEngine(Engine):
             scale=[1.0] * len(numbers),
             spread=[0.0] * len(numbers),
             clip=[self._experiments[number].plan.training.clip for number in numbers],
-            multiple=_JOINED_MULTIPLE,
+            multiple=multiple,
             pinned=self._device.type == "cuda",
             row_scale=row_scale,
         )
