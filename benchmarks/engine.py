@@ -34,7 +34,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +52,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
 WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
+FLOOR_SECONDS = 0.5  # of each measurement of the machine itself
 WARM_UP_ALONE = 9  # of one worker, who records passes later
+PAUSE = 0.05  # seconds between turns: threads of the last one's pool spin for a while
 OPACUS_MODES = ("hooks", "ew", "ghost")
 Turn = Callable[[], int]  # does some client steps and says how many
 
@@ -282,6 +285,7 @@ def measure(
     for repeat in range(WARM_UP + arguments.turns):
         for name, turn in turns.items():
             synchronise(arguments.device)
+            time.sleep(PAUSE)
             started = clock()
             steps = turn()
             synchronise(arguments.device)
@@ -349,6 +353,7 @@ def show_scaling(arguments: argparse.Namespace) -> None:
     most = arguments.threads or os.cpu_count() or 1
     counts = sorted({2, *(arguments.workers or (most, *(2**i for i in range(most.bit_length()))))})
     print(f"{os.cpu_count()} threads on {physical_cores()} cores")
+    show_floor(counts)
     print(
         f"{'network':12} {'noise':8} {'workers':>7} {'ms a step':>10} {'against 2':>10} "
         f"{'alone':>6} {'busy':>5} {'task ms':>8} {'longest':>8} "
@@ -384,6 +389,36 @@ def show_scaling(arguments: argparse.Namespace) -> None:
                     f"{longest:8.2f} {user:13.3f} {system:10.3f} {switches:9.1f} {faults:12.1f}",
                     flush=True,
                 )
+
+
+def show_floor(counts: Sequence[int]) -> None:
+    """What the machine itself gains by more threads that share nothing: products, and copies."""
+    factors, pages = torch.randn(2, 384, 384), torch.zeros(2, 1 << 23)
+
+    def work(copies: bool, until: float) -> int:
+        torch.set_num_threads(1)
+        done, out = 0, torch.empty_like(pages[0] if copies else factors[0])
+        while time.perf_counter() < until:
+            if copies:
+                out.copy_(pages[0])
+            else:
+                torch.mm(factors[0], factors[1], out=out)
+            done += 1
+        return done
+
+    for copies, name in ((False, "products"), (True, "copies")):
+        rates = {}
+        for workers in counts:
+            with ThreadPoolExecutor(workers) as pool:
+                until = time.perf_counter() + FLOOR_SECONDS
+                rates[workers] = sum(pool.map(work, [copies] * workers, [until] * workers))
+        each = 8 * pages[0].numel() / 1e9 if copies else 2 * 384**3 / 1e9
+        told = ", ".join(
+            f"{n}: {each * rate / FLOOR_SECONDS:.0f} {'GB' if copies else 'GFLOP'}/s "
+            f"({rate / rates[2]:.2f}x)"
+            for n, rate in rates.items()
+        )
+        print(f"threads that do {name} only, {told}", flush=True)
 
 
 @contextmanager

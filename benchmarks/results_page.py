@@ -142,7 +142,10 @@ def pooled(name: str) -> str:
     for c in result["cells"]:
         cohort = f", cohort of {c['axes']['cohort']}" if "cohort" in c["axes"] else ""
         rows.setdefault(c["mechanism"] + cohort, {})[c["axes"]["s"]] = ours(c)
-    lines += [f"| {row} | {' | '.join(found.get(v, '-') for v in values)} |" for row, found in rows.items()]
+    lines += [
+        f"| {row} | {' | '.join(found.get(v, '-') for v in values)} |"
+        for row, found in rows.items()
+    ]
     return "\n".join(lines)
 
 
