@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import csv
+import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpcohort.config import load_config
-from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
-from dpcohort.data.tables import held_for_test
+from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
+from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import configured_plan, configured_population
@@ -107,6 +110,10 @@ def test_tasks_of_a_table():
         ({"label": "Sick"}, "Did you mean 'sick'"),
         ({"features": ["age", "sick"]}, "which is the label"),
         ({"missing": "mean"}, "one of middle, indicator"),
+        ({"label": ""}, "the name of a column, or several"),
+        ({"categories": {"smoker": "no"}}, "a list of values"),
+        ({"labels": ["no", None]}, "text, numbers, or true and false"),
+        ({"label": ["sick"], "task": Task(kind="counts", outputs=1)}, "names several columns"),
         ({"missing": {"smoker": "middle"}}, "is for a column with bounds"),
     ],
 )
@@ -123,6 +130,29 @@ def test_a_bad_cell_is_named_by_its_place_and_never_shown(cell):
     assert str(cell) not in str(caught.value)
 
 
+def test_who_left_takes_its_test_records_along():
+    rows, known = {name: cells * 4 for name, cells in ROWS.items()}, columns(client="ward")
+    everybody, one = (table_dataset(rows, known, tested=some) for some in (None, ["a"]))
+    assert set(everybody.test_clients.tolist()) == {"a", "b"}
+    assert set(one.test_clients.tolist()) == {"a"}
+    assert one.train_inputs.tolist() == everybody.train_inputs.tolist()
+    with pytest.raises(InputError, match="no client that takes part has a test record"):
+        table_dataset(rows, known, tested=["c"])
+
+
+def test_every_record_says_whose_it_is_and_what_is_predicted():
+    with pytest.raises(InputError, match="the column ward of record 2 is empty: it must say whose"):
+        client_names("ward", ["a", None])
+    counts = {"label": "age", "labels": [], "features": ["smoker"], "bounds": {}}
+    with pytest.raises(InputError, match="the column age of record 5 is missing"):
+        dataset_from_table(ROWS, **{**PUBLIC, **counts}, task=Task(kind="counts", outputs=1))
+
+
+def test_there_must_be_something_to_predict_from():
+    with pytest.raises(InputError, match="no column beside the label"):
+        TableColumns(label="sick", labels=["no", "yes"]).encode({"sick": ["no", "yes"]})
+
+
 def test_test_records_are_split_off_within_each_client():
     rows = {name: cells * 20 for name, cells in ROWS.items()}
     one = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=3)
@@ -131,6 +161,28 @@ def test_test_records_are_split_off_within_each_client():
     assert not one.test_public
     other = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=4)
     assert one.train_inputs.tolist() != other.train_inputs.tolist()
+
+
+class Frame:
+    """A DataFrame of another library: names, and a column for each."""
+
+    def __init__(self, columns, cells):
+        self.columns, self._cells = columns, cells
+
+    def __getitem__(self, name):
+        return self._cells[name]
+
+
+def test_a_frame_of_any_library_is_a_table():
+    arrays = {name: np.array(cells, dtype=object) for name, cells in ROWS.items()}
+    found = columns_of_frame(Frame(list(ROWS), {**arrays, "ward": tuple(ROWS["ward"])}))
+    assert found == ROWS
+    with pytest.raises(InputError, match="the column age appears 2 times"):
+        columns_of_frame(Frame(["age", "age"], ROWS))
+    with pytest.raises(InputError, match=r"table = 'int' .* a DataFrame"):
+        columns_of_frame(3)
+    with pytest.raises(InputError, match="lengths of columns"):
+        columns_of_frame({"age": [1, 2], "sick": [1]})
 
 
 def test_data_frames_are_tables_too():
@@ -144,11 +196,14 @@ def test_data_frames_are_tables_too():
 
 
 def test_parquet_reads_as_csv_does(tmp_path: Path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    frame = pandas.DataFrame(ROWS)
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", sep=";", decimal=",")  # with its index, which has no name
+    pyarrow = pytest.importorskip("pyarrow")
+    indexed = pyarrow.table({**ROWS, "__index_level_0__": list(range(6))})  # as pandas writes it
+    importlib.import_module("pyarrow.parquet").write_table(indexed, tmp_path / "t.parquet")
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        written = csv.writer(file, delimiter=";")
+        written.writerow(["", *ROWS])
+        cells = zip(*ROWS.values(), strict=True)
+        written.writerows([place, *row] for place, row in enumerate(cells))
     both = [columns().encode(read_table(tmp_path / f"t.{kind}")) for kind in ("csv", "parquet")]
     assert both[0][0].tolist() == both[1][0].tolist()
     assert both[0][1].tolist() == both[1][1].tolist()
@@ -169,6 +224,22 @@ def test_a_broken_csv_is_one_message_with_its_line(tmp_path: Path, content: str,
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(FileFormatError, match=words):
         read_table(tmp_path / "t.csv")
+
+
+def test_a_parquet_file_that_cannot_be_used(tmp_path: Path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    path, parquet = tmp_path / "t.parquet", importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"age": pyarrow.array([], pyarrow.int64())}), path)
+    with pytest.raises(FileFormatError, match="there are no records in it"):
+        read_table(path)
+    parquet.write_table(pyarrow.table({"age": [1, 2, 3]}), path)
+    with monkeypatch.context() as few:
+        few.setattr(tables, "MOST_TABLE_CELLS", 2)
+        with pytest.raises(FileFormatError, match="3 cells; a table may have 2"):
+            read_table(path)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(DataMissingError, match=r"needs pyarrow.*dpcohort\[tables\]"):
+        read_table(path)
 
 
 def test_a_table_that_is_not_there_or_not_a_table(tmp_path: Path):
