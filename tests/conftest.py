@@ -15,6 +15,7 @@ import pytest
 
 from dpcohort import metrics
 from dpcohort.accounting import events
+from dpcohort.config import load_config
 from dpcohort.data import load
 
 # Plans, runs and ledgers wait for the disk at every file, and in memory for nothing.
@@ -61,6 +62,37 @@ def cuda() -> str:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU: there is no CUDA here")
     return "cuda"
+
+
+TABLE = """
+[population]
+clients = "clients.csv"
+[training]
+rounds = 4
+cohort_size = 2
+sampling_rate = 0.5
+[data]
+name = "t.csv"
+label = "sick"
+labels = ["no", "yes"]
+client = "ward"
+bounds = { age = [0, 110] }
+categories = { smoker = ["no", "yes"] }
+test_share = 0.25
+[run]
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def table_config(tmp_path):
+    """A table of 120 records that two clients hold, and a configuration for it."""
+    rows = ["0,yes,a,no", "55,no,b,yes", "110,sometimes,a,no", "500,,b,yes", ",yes,a,no"]
+    rows = ["age,smoker,ward,sick", *[*rows, "55,no,b,yes"] * 20]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nb,1,1e-3\na,2,1e-3\n")
+    (tmp_path / "my.toml").write_text(TABLE)
+    return load_config(tmp_path / "my.toml")
 
 
 class Keystream:

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.config import load_config
 from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
 from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_plan, configured_population
+from dpcohort.runs.configured import configured_population
 from dpcohort.tasks import Task
 
 ROWS = {
@@ -252,45 +251,9 @@ def test_a_table_that_is_not_there_or_not_a_table(tmp_path: Path):
         load_dataset("t.csv")
 
 
-CONFIG = """
-[population]
-clients = "clients.csv"
-[training]
-rounds = 4
-cohort_size = 2
-sampling_rate = 0.5
-[data]
-name = "t.csv"
-label = "sick"
-labels = ["no", "yes"]
-client = "ward"
-bounds = { age = [0, 110] }
-categories = { smoker = ["no", "yes"] }
-test_share = 0.25
-[run]
-device = "cpu"
-"""
-
-
 @pytest.fixture
-def config(tmp_path: Path):
-    lines = [",".join(ROWS)]
-    rows = zip(*ROWS.values(), strict=True)
-    lines += [",".join(str(cell or "") for cell in row) for row in rows] * 20
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nb,1,1e-3\na,2,1e-3\n")
-    (tmp_path / "my.toml").write_text(CONFIG)
-    return load_config(tmp_path / "my.toml")
-
-
-def test_a_table_makes_clients_sizes_and_dimension(config):
-    job = configured_job(config)
-    assert job.plan.population.ids == ("b", "a")
-    assert job.plan.population.sizes.tolist() == [45, 45]
-    assert job.plan.training.dimension == 2 * (4 + 1)
-    data = configured_data(config)
-    for k, name in enumerate(("b", "a")):
-        assert set(data.clients[job.partition.client(k)]) == {name}
+def config(table_config):
+    return table_config
 
 
 def _write_ages(config, ages: dict[tuple[str, bool], float]) -> None:
@@ -334,19 +297,6 @@ def test_a_result_says_what_was_cut_off_where_that_is_public(config):
         assert ("cut off" in told) == (public == "true")
 
 
-def test_a_stated_dimension_is_checked(config):
-    assert configured_job(config.with_overrides(["training.dimension=10"])).plan
-    with pytest.raises(InputError, match=r"training.dimension = 9.*must be 10, the trained"):
-        configured_plan(config.with_overrides(["training.dimension=9"]))
-
-
-@pytest.mark.parametrize("sizes", [(45, 45), (60, 60)])
-def test_stated_sizes_may_count_test_records_or_not(config, sizes):
-    text = "id,size,epsilon,delta\n" + "b,{},1,1e-3\na,{},2,1e-3\n".format(*sizes)
-    config.clients.write_text(text)
-    assert configured_population(config).sizes.tolist() == [45, 45]
-
-
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
@@ -359,30 +309,6 @@ def test_clients_that_are_not_those_of_the_table_are_refused(config, clients, wo
     config.clients.write_text(clients)
     with pytest.raises(InputError, match=words):
         configured_population(config)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("data.labels=", "my.toml: data.labels is missing"),
-        ("data.bounds.age=[]", "data.bounds.age is not filled in"),
-        ("data.bounds=", "t.csv: nothing says what the columns age can hold"),
-        ("data.label=", "data.label is missing"),
-        ("data.name=digits", "is for a table, and 'digits' is none"),
-        ("data.public_share=0.1", "Mark a client as public"),
-        ("data.client=region", "column = 'region'"),
-        ("data.test_share=0.001", "one test record"),
-    ],
-)
-def test_a_table_in_a_configuration_that_cannot_be_used(config, change, words):
-    with pytest.raises(InputError, match=words):
-        configured_population(config.with_overrides([change]))
-
-
-def test_a_stated_partition_is_kept(config):
-    (config.folder / "clients.csv").write_text("id,size,epsilon,delta\nx,50,1,1e-3\ny,40,2,1e-3\n")
-    job = configured_job(config.with_overrides(["data.partition=paper"]))
-    assert job.plan.population.ids == ("x", "y")
 
 
 def test_heart_disease_is_four_hospitals():
