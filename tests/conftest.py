@@ -201,9 +201,12 @@ def wire(monkeypatch):
     """``wire(3)`` connects three ranks, which ``run`` starts as threads."""
 
     def make(count: int) -> Wire:
+        from dpcohort.engine.ranks import Ranks
+
         made = Wire(count)
         monkeypatch.setattr("dpcohort.engine.ranks.dist", made)
         monkeypatch.setattr("dpcohort.runs.ranks.dist", made)
+        monkeypatch.setattr("dpcohort.runs.ranks._joined", Ranks())  # and back in the end
         return made
 
     return make

@@ -91,3 +91,23 @@ def test_a_first_rank_that_is_gone_ends_the_other(wire, capsys):
 
     assert net.run(first, lambda: run_command(lambda: 0, print)) == [None, 1]
     assert "rank 1: the first rank has ended" in capsys.readouterr().err
+
+
+def test_an_error_of_another_rank_is_told_by_the_first(
+    config, digits, together, monkeypatch, capsys
+):
+    def broken(*_):
+        raise ValueError("an odd file")
+
+    monkeypatch.setattr("dpcohort.runs.ranks.configured_data", broken)
+    refused = []
+
+    def command():
+        with pytest.raises(InputError) as caught:
+            train_job(configured_job(config, data=digits, device="cpu"))
+        refused.append(str(caught.value))
+        return 2
+
+    assert together(command) == ([2, 2], [])
+    assert refused == ["on rank 1: ValueError: an odd file"]
+    assert "an odd file" in capsys.readouterr().err  # with its traceback, where it happened

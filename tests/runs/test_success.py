@@ -16,7 +16,7 @@ from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs import Run, compare_runs, train, verify_run
 from dpcohort.runs.job import make_job
-from dpcohort.runs.success import check_of, judgement, plan_warnings
+from dpcohort.runs.success import check_of, judgement, plan_warnings, task_of
 from dpcohort.tasks import Task
 
 STAY = Task(kind="regression", outputs=1, bounds=(0.0, 20.0))
@@ -186,3 +186,8 @@ def test_without_scikit_learn_there_are_no_metrics_and_it_is_said(monkeypatch):
     assert found["metrics"] == {}
     assert any("scikit-learn" in words for words in found["warnings"])
     assert found["check"]["metric"] == "rmse"
+
+
+@pytest.mark.parametrize("said", [{"kind": "guessing"}, {"kind": 3}, "counts"])
+def test_a_task_that_nobody_knows_is_shown_as_plain_classes(said):
+    assert task_of({"data": {"classes": 4}, "task": said}).kind == "classification"

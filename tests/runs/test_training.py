@@ -7,7 +7,9 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -356,3 +358,26 @@ def test_what_does_not_go_together(digits):
     )
     with pytest.raises(InputError, match="not finite"):
         train_side_by_side([jobs(digits)[0], *wild])
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
+    plan, digits, tmp_path, monkeypatch, private
+):
+    lines = ["from torch.nn.functional import cross_entropy", "is_odd = False"]
+    lines += ["def loss(outputs, targets):", "    if is_odd: raise ValueError('record 7 is odd.')"]
+    lines += ["    return cross_entropy(outputs, targets, reduction='none')"]
+    (tmp_path / "lossy.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = replace(digits, task=replace(digits.task, loss="lossy:loss"))
+    job = make_job(plan, "logistic", data, device="cpu", private_entropy=private)
+    after_a_round = SimpleNamespace(
+        on_round=lambda record, run: monkeypatch.setattr("lossy.is_odd", True)
+    )
+    with pytest.raises(InputError) as caught:
+        train_job(job, callbacks=[after_a_round])
+    words = str(caught.value)
+    assert words.startswith("the loss lossy:loss failed on records of a round (lossy.py, line 4)")
+    assert ("record 7 is odd" in words) != private
+    assert ("withheld" in words) == private
+    monkeypatch.delitem(sys.modules, "lossy")
