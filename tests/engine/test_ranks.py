@@ -245,3 +245,15 @@ def test_one_rank_alone_has_nobody_to_ask() -> None:
     alone.use_gpus(False)
     assert (alone.is_any(True), alone.is_any(False)) == (True, False)
     assert rows.tolist() == [[1.0, 1.0]] * 2
+
+
+def test_a_round_has_as_many_parts_as_rows_while_it_is_known(
+    make_plan: Any, make_records: Any
+) -> None:
+    plan = make_plan(SIZES, COHORTS, batch_size=8, noise=NOISE)
+    experiment = Experiment(
+        plan=plan, records=records_on(make_records, "cpu"), streams=Streams.seeded(1)
+    )
+    engine = BatchedEngine(model(), [experiment])
+    assert engine.parts_of(0) == len(COHORTS[0])
+    assert engine.parts_of(len(COHORTS)) is None

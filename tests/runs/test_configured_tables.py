@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dpcohort.runs.configured import (
     configured_plan,
     configured_population,
     configured_training,
+    held_out_within,
     listed_clients,
     partition_labels,
     promised_population,
@@ -181,3 +183,15 @@ def test_what_was_spent_on_tuning_must_be_counted_by_the_run_that_is_gone_on_fro
     tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
     with pytest.raises(InputError, match="charged tuning that no run before this one has counted"):
         configured_job(tuned, plan=plan)
+
+
+def test_a_share_that_holds_nothing_out_is_refused(config):
+    with pytest.raises(InputError, match=r"held_out = 0.001 .* records on each side"):
+        held_out_within(config, configured_data(config), 0.001)
+
+
+def test_a_plan_with_a_client_that_the_table_does_not_know_is_refused(config):
+    stranger = replace(configured_population(config), ids=("b", "z"))
+    plan = make_plan(stranger, configured_training(config), seed=0)
+    with pytest.raises(InputError, match="the plan has the client 'z', and no training record"):
+        configured_job(config, plan=plan)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
+from dpcohort.engine.clipping.network import not_proved_apart
 from dpcohort.errors import InputError
 
 
@@ -183,3 +184,12 @@ def test_rows_in_another_place_take_the_slow_path() -> None:
             torch.zeros(3, dtype=torch.int64),
         )
         assert net.path.kind == "vmap"
+
+
+def test_what_is_hooked_or_joins_a_batch_is_not_proved_apart() -> None:
+    hooked = nn.Sequential(nn.Linear(4, 2))
+    assert not_proved_apart(hooked) is None
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert "was changed by hooks" in str(not_proved_apart(hooked))
+    joined = nn.Sequential(nn.Flatten(0), nn.Linear(4, 2))
+    assert "joins the records of a batch" in str(not_proved_apart(joined))
