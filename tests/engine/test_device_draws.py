@@ -403,3 +403,18 @@ def test_a_recording_that_differs_is_told(cuda: str) -> None:
     weights = torch.ones(1, 3, device=cuda)
     with pytest.raises(UncapturableError, match="something else"):
         CapturedPass(counts, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+
+
+def test_an_engine_prepares_the_next_round_while_the_device_is_busy(
+    make_plan: Any, make_records: Any
+) -> None:
+    """A whole training the accelerator's way, on a processor and without noise: the same model."""
+    plan = make_plan(SIZES, COHORTS, noise=[0.0] * 4, batch_size=4)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    usual, fast = (BatchedEngine(model, [experiment], draws_per_pass=2) for _ in range(2))
+    fast._device_draws = DeviceDraws(fast.networks[0], records, micro_batch=7)
+    assert fast.parts_of(0) == 2  # three draws in passes of two
+    wanted, found = final(usual), final(fast)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

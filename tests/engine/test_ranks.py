@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpcohort.engine import BatchedEngine, Experiment, Streams
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.ranks import LostRankError, Ranks
+from dpcohort.engine.ranks import LostRankError, Ranks, own_gpu
 from dpcohort.errors import BudgetExceededError, InputError
 
 SIZES = [20, 9, 15, 16, 12, 18, 14, 10, 17, 11]
@@ -257,3 +257,32 @@ def test_a_round_has_as_many_parts_as_rows_while_it_is_known(
     engine = BatchedEngine(model(), [experiment])
     assert engine.parts_of(0) == len(COHORTS[0])
     assert engine.parts_of(len(COHORTS)) is None
+
+
+def test_more_ranks_than_rows_send_nothing_and_lose_nothing(wire: Any) -> None:
+    def rank() -> Tensor:
+        ranks = Ranks.joined()
+        rows, mine = torch.zeros(2, 3), ranks.share(2)
+        rows[mine.start : mine.stop] = 1.0
+        ranks.collect(rows, mine)
+        return rows
+
+    assert wire(3).run(rank, rank, rank)[0].tolist() == [[1.0] * 3] * 2
+
+
+def test_rows_go_from_gpu_to_gpu_where_each_rank_has_its_own(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+    net = wire(2)
+    monkeypatch.setattr(
+        net, "new_group", lambda backend, timeout: groups.append(backend) or backend
+    )
+    ranks = Ranks(0, 2)
+    for wanted in (True, True, False):  # a group is made once and left where it is not wanted
+        ranks.use_gpus(wanted)
+    assert groups == ["nccl"]
+    for processes, gpus in ((2, 2), (3, 2), (1, 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        assert own_gpu() == (processes <= gpus)

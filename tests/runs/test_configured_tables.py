@@ -195,3 +195,21 @@ def test_a_plan_with_a_client_that_the_table_does_not_know_is_refused(config):
     plan = make_plan(stranger, configured_training(config), seed=0)
     with pytest.raises(InputError, match="the plan has the client 'z', and no training record"):
         configured_job(config, plan=plan)
+
+
+def test_a_list_of_public_clients_that_cannot_be_read_is_told_when_it_is_needed(config):
+    config.clients.write_text("id,epsilon\nb,1\n")
+    assert configured_data(config).remarks == ()  # nobody is known to be public
+    with pytest.raises(FileFormatError, match="delta"):
+        configured_population(config)
+
+
+def test_a_size_that_is_none_of_the_tables_and_a_name_nearly_so(config):
+    config.clients.write_text("id,size,epsilon,delta\nb,45,1,1e-3\na,9,2,1e-3\n")
+    with pytest.raises(InputError, match="'a' has size 9, but t has 45 training records"):
+        configured_population(config)
+    rows = (config.folder / "t.csv").read_text().replace(",a,", ",north,")
+    (config.folder / "t.csv").write_text(rows)
+    config.clients.write_text("id,epsilon,delta\nb,1,1e-3\nnorht,2,1e-3\nnorth,1,1e-3\n")
+    with pytest.raises(InputError, match="norht"):
+        configured_population(config)

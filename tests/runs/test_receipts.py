@@ -6,14 +6,19 @@ import json
 import numpy as np
 import pytest
 
-from dpcohort.errors import FileFormatError
+from dpcohort import make_plan
+from dpcohort.accounting import Segment
+from dpcohort.accounting.segments import Charge
+from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.runs import receipts as module
 from dpcohort.runs.receipts import (
     PRIVATE_NOISE,
     SIMULATED_TUNING,
     Receipt,
+    charges_of,
     make_receipts,
     read_receipts,
+    worst_source,
     write_receipts,
 )
 
@@ -193,3 +198,19 @@ def test_what_charged_tuning_spent_is_told_for_who_has_a_budget(plan):
     assert all(one.tuning == tuning for one in made if one.public)
     none = make_receipts(plan, plan.schedule.counts, settings={"tuning": {"source": "none"}})
     assert none[0].tuning == {"source": "none"}
+
+
+def test_charges_that_no_run_writes_are_refused(receipts):
+    said = {**receipts[0].to_dict(), "charged": {"promised_epsilon": "2"}}
+    with pytest.raises(InputError, match="'charged' is not as a receipt has it"):
+        Receipt.from_dict(said)
+    with pytest.raises(VerificationError, match="two numbers expected"):
+        charges_of({"promised": {"a": [1.0]}, "spent": []})
+
+
+def test_what_a_simulation_charged_before_makes_all_of_it_a_simulation(plan):
+    paid = Charge(what="tuning", id="", private=False, spent={})
+    first = Segment(plan="", ledger="", rounds=3, source="private", spent={}, charges=(paid,))
+    before = make_plan(plan.population, plan.training, before=[first], seed=0)
+    assert worst_source(before, "private") == "seed"
+    assert worst_source(plan, "private") == "private"

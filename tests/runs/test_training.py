@@ -353,6 +353,8 @@ def test_what_does_not_go_together(digits):
         train_side_by_side(jobs(digits, private_entropy=True))
     with pytest.raises(InputError, match="batched"):
         train_side_by_side(jobs(digits, engine="reference"))
+    with pytest.raises(InputError, match="evaluate as often"):
+        train_side_by_side([jobs(digits)[0], replace(jobs(digits)[1], evaluate_every=5)])
     wild = jobs(
         digits, optimiser=Optimiser(local_step=ConstantStep(1e30), server_learning_rate=1e30)
     )
