@@ -11,12 +11,14 @@ import pytest
 
 from dpcohort import make_plan
 from dpcohort.accounting import Segment
+from dpcohort.accounting.segments import Charge
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import dataset_from_arrays, read_table
 from dpcohort.data.private_bounds import estimate_bounds
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import (
+    configured_charges,
     configured_plan,
     configured_population,
     configured_training,
@@ -204,12 +206,35 @@ def test_a_list_of_public_clients_that_cannot_be_read_is_told_when_it_is_needed(
         configured_population(config)
 
 
-def test_a_size_that_is_none_of_the_tables_and_a_name_nearly_so(config):
+def test_a_list_that_is_not_that_of_the_table_is_refused(config):
     config.clients.write_text("id,size,epsilon,delta\nb,45,1,1e-3\na,9,2,1e-3\n")
     with pytest.raises(InputError, match="'a' has size 9, but t has 45 training records"):
         configured_population(config)
-    rows = (config.folder / "t.csv").read_text().replace(",a,", ",north,")
-    (config.folder / "t.csv").write_text(rows)
-    config.clients.write_text("id,epsilon,delta\nb,1,1e-3\nnorht,2,1e-3\nnorth,1,1e-3\n")
-    with pytest.raises(InputError, match="norht"):
+    config.clients.write_text("id,size,epsilon,delta\nb,45,1,1e-3\na,45,2,1e-3\nc,9,1,1e-3\n")
+    with pytest.raises(InputError, match="'c' has no training record in t"):
         configured_population(config)
+    config.clients.write_text("id,epsilon,delta\nb,1,1e-3\n")
+    with pytest.raises(InputError, match="1 of the 2 clients in it are not in"):
+        configured_population(config)
+
+
+def test_a_plan_of_what_is_left_is_trained(config):
+    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
+    plan = configured_plan(tuned)
+    job = configured_job(tuned, plan=plan)
+    assert job.plan.population.epsilon.tolist() == [0.5, 1.0]
+    people = replace(configured_population(config), epsilon=np.array([0.25, 0.25]))
+    assert configured_plan(tuned, population=people).population == people
+    paid = Charge(what="tuning", id="", private=False, spent={"a": (1.0, 5e-4)})
+    first = Segment(
+        plan="a" * 64, ledger="b" * 64, rounds=3, source="seed", spent={}, charges=(paid,)
+    )
+    later = make_plan(people, configured_training(config), before=[first], seed=0)
+    assert configured_job(tuned, plan=later).plan is later  # the run before has counted it
+
+
+def test_without_data_tuning_is_charged_all_the_same():
+    text = "population = { count = 2, size = 50, epsilon = 1.0 }\n"
+    config = loads_config(text + '[tuning]\nsource = "charged"\nshare = 0.25\n')
+    promised, (charge,) = configured_charges(config)
+    assert {name: spent[0] for name, spent in charge.spent.items()} == dict.fromkeys(promised, 0.25)

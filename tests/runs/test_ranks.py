@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dpcohort.config import commented_config, load_config
+from dpcohort.engine.ranks import Ranks
 from dpcohort.errors import InputError
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.ranks import run_command
@@ -123,3 +124,25 @@ def test_more_ranks_than_parts_of_a_round_are_told_to_wait(config, digits, toget
     with caplog.at_level("INFO", logger="dpcohort"):
         assert together(command) == ([0, 0], [])
     assert "has 1 part(s) to share, and there are 2 ranks" in caplog.text
+
+
+def test_who_stops_another_rank_stops_it_alone(wire, monkeypatch):
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpcohort.engine.ranks.Ranks.hear", stop)
+    assert wire(2).run(lambda: None, lambda: run_command(lambda: 0, print)) == [None, 130]
+
+
+def test_the_last_word_of_a_first_rank_that_is_gone_is_its_exit_code(wire, capsys):
+    net = wire(2)
+
+    def first():
+        assert net.listens.wait(net.LIMIT)
+        ranks = Ranks.joined()
+        ranks._in_step = False  # an error in a shared round: nobody listens any more
+        ranks.end(4)
+        net.cut()
+
+    assert net.run(first, lambda: run_command(lambda: 0, print)) == [None, 4]
+    assert capsys.readouterr().err == ""

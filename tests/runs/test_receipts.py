@@ -214,3 +214,19 @@ def test_what_a_simulation_charged_before_makes_all_of_it_a_simulation(plan):
     before = make_plan(plan.population, plan.training, before=[first], seed=0)
     assert worst_source(before, "private") == "seed"
     assert worst_source(plan, "private") == "private"
+
+
+def test_tuning_that_a_run_wrote_down_is_told_as_it_was_charged(plan):
+    name = next(one.client for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    paid = Charge(what="tuning", id="", private=True, spent={name: (0.125, 1e-6)})
+    charges = {"promised": {name: [1.0, 1e-5]}, "spent": [paid.to_dict()]}
+    settings = {"tuning": {"source": "charged", "share": 0.5, "private": True}, "charges": charges}
+    made = {r.client: r for r in make_receipts(plan, plan.schedule.counts, settings=settings)}
+    assert (made[name].tuning["epsilon"], made[name].tuning["delta"]) == (0.125, 1e-6)
+
+
+def test_little_to_tell_is_told_in_few_words():
+    assert "settings" in receipt(tuning={"source": "none"}).text()
+    assert "number of draws" not in receipt(across_runs="composed").text()
+    frozen = {"frozen_parameters": 1200, "source": "ImageNet"}
+    assert "1,200 parameters stay" in receipt(weights=frozen).text()

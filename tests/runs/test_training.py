@@ -14,9 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpcohort.config import commented_config, loads_config
 from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.configured import configured_job
 from dpcohort.runs.folder import read_log
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal
@@ -383,3 +385,19 @@ def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
     assert ("record 7 is odd" in words) != private
     assert ("withheld" in words) == private
     monkeypatch.delitem(sys.modules, "lossy")
+
+
+def test_a_run_with_code_of_ones_own_says_where_that_was_found(digits, tmp_path, monkeypatch):
+    (tmp_path / "kind.py").write_text(
+        "from torch.nn.functional import cross_entropy\n"
+        "def loss(outputs, targets):\n"
+        "    return cross_entropy(outputs, targets, reduction='none')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changes = ["training.rounds=1", "training.cohort_size=2", "task.loss=kind:loss"]
+    config = loads_config(commented_config("digits")).with_overrides(changes)
+    train_job(configured_job(config, data=digits, device="cpu"), out=tmp_path / "runs" / "one")
+    written = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
+    assert written["began_in"] == "../.."
+    monkeypatch.delitem(sys.modules, "kind")
