@@ -339,3 +339,10 @@ def test_a_large_outer_product_is_clipped_as_its_numbers_are(noise):
 def test_nobody_adds_up_to_zeros():
     sums = Lattice(2.0, 0.5).clipped_sums([(torch.zeros(0, 3),), (torch.zeros(0, 2),)])
     assert [one.tolist() for one in sums] == [[0, 0, 0], [0, 0]]
+
+
+def test_sums_too_large_for_exact_products_are_added_as_integers(monkeypatch):
+    rows = torch.randn(9, 30, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    usual = Lattice(2.0, 0.5).clipped_sum(rows)
+    monkeypatch.setattr(lattice, "_EXACT_IN_FLOAT64", 0.0)
+    assert torch.equal(Lattice(2.0, 0.5).clipped_sum(rows), usual)

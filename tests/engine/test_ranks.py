@@ -286,3 +286,11 @@ def test_rows_go_from_gpu_to_gpu_where_each_rank_has_its_own(
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
         assert own_gpu() == (processes <= gpus)
+
+
+def test_a_store_that_is_gone_has_no_last_word(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(keys: Any) -> bool:
+        raise RuntimeError("connection refused")
+
+    monkeypatch.setattr(wire(2), "check", gone)
+    assert Ranks(1, 2).last_word() is None

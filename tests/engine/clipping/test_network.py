@@ -195,6 +195,21 @@ def test_what_is_hooked_or_joins_a_batch_is_not_proved_apart() -> None:
     assert "joins the records of a batch" in str(not_proved_apart(joined))
 
 
+def test_positions_share_a_layer_without_a_bias() -> None:
+    dice = torch.Generator().manual_seed(6)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Flatten(), nn.Linear(15, 3)).double()
+    inputs = torch.randn(1, 5, 3, 4, generator=dice, dtype=torch.float64)
+    targets = torch.randint(0, 3, (1, 5), generator=dice)
+    net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
+    weights, clip = net.layout.flatten(model)[None], torch.tensor([0.3]).double()
+    raw = per_example_gradients(model, cross_entropy)(weights[0], inputs[0], targets[0])
+    expected = clip_factors(raw.square().sum(1), clip[0]) @ raw
+    found = net.clipped_sums(weights, inputs, targets, clip=clip)
+    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-13)
+
+
 class PartlyUsed(nn.Module):
     """Only the last layer is ever asked; the gradient of the others is zero."""
 
