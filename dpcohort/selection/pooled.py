@@ -223,7 +223,7 @@ def solve_pooled_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
     if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
         raise too_close(gap)
     free = np.where(clients.a > 0.0, clients.floor, clients.cap)
-    if float(free.sum()) >= 1.0:  # public clients can take all that may move
+    if float(free.sum()) >= 1.0 - 1e-12:  # public clients can take all that may move
         quietest = _in_proportion(clients._replace(cap=free))
         if float(np.abs(quietest - clients.u).sum()) <= gap + 1e-12:
             return at_limit(quietest, math.inf)

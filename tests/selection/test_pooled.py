@@ -157,9 +157,10 @@ def test_a_bias_cap_below_what_floors_need_is_refused_and_public_clients_need_no
     u, a = np.array([0.7, 0.3]), np.array([1.0, 1.0])
     with pytest.raises(InputError, match="bias"):
         solve_pooled_within(0.1, Costs(u, a, floor=np.array([0.0, 0.5])), Pool(2, 2))
-    found = solve_pooled_within(0.1, Costs(u, 0 * a), Pool(2, 2))
-    assert np.allclose(found.probabilities, u)
-    assert found.eta == math.inf
+    for cap in (None, u * (1 - 1e-13)):
+        found = solve_pooled_within(0.1, Costs(u, 0 * a, cap=cap), Pool(2, 2))
+        assert np.allclose(found.probabilities, u)
+        assert found.eta == math.inf
 
 
 def test_a_bias_cap_that_does_not_bind_gives_the_least_noise_of_all():
