@@ -28,8 +28,7 @@ def test_where_all_data_are_public_reports_need_to_hide_nothing():
     public = Population.from_arrays(
         sizes=[500, 500], epsilon=np.nan, delta=np.nan, public=[True, True]
     )
-    free = shared_report_epsilon(public, "honest", **SETTING)
-    assert free > 5 * shared_report_epsilon(PEOPLE, "honest", **SETTING)
+    assert shared_report_epsilon(public, "honest", **SETTING) > 10  # next to no noise
 
 
 def test_the_closed_form_allows_less():
