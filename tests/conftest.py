@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import shutil
+import threading
 from dataclasses import replace
 from functools import cache, lru_cache, wraps
 
@@ -13,6 +15,7 @@ import pytest
 
 from dpcohort import metrics
 from dpcohort.accounting import events
+from dpcohort.config import load_config
 from dpcohort.data import load
 
 # Plans, runs and ledgers wait for the disk at every file, and in memory for nothing.
@@ -61,6 +64,37 @@ def cuda() -> str:
     return "cuda"
 
 
+TABLE = """
+[population]
+clients = "clients.csv"
+[training]
+rounds = 4
+cohort_size = 2
+sampling_rate = 0.5
+[data]
+name = "t.csv"
+label = "sick"
+labels = ["no", "yes"]
+client = "ward"
+bounds = { age = [0, 110] }
+categories = { smoker = ["no", "yes"] }
+test_share = 0.25
+[run]
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def table_config(tmp_path):
+    """A table of 120 records that two clients hold, and a configuration for it."""
+    rows = ["0,yes,a,no", "55,no,b,yes", "110,sometimes,a,no", "500,,b,yes", ",yes,a,no"]
+    rows = ["age,smoker,ward,sick", *[*rows, "55,no,b,yes"] * 20]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nb,1,1e-3\na,2,1e-3\n")
+    (tmp_path / "my.toml").write_text(TABLE)
+    return load_config(tmp_path / "my.toml")
+
+
 class Keystream:
     """Bytes of a fixed key, so that a test of chance gives the same answer every time."""
 
@@ -75,3 +109,104 @@ class Keystream:
 @pytest.fixture
 def keystream():
     return Keystream
+
+
+class Wire:
+    """Ranks that are threads of this process, for what they use of ``torch.distributed``.
+
+    What one sends another receives in order; after ``cut`` nobody hears anything any more.
+    """
+
+    LIMIT = 60  # seconds after which a thread hangs
+
+    def __init__(self, count: int) -> None:
+        self._here, self._count = threading.local(), count
+        self._lines = {(a, b): queue.Queue() for a in range(count) for b in range(count)}
+        self._kept: dict[str, str] = {}
+        self.listens = threading.Event()
+        self.distributed_c10d = self
+
+    def run(self, *ranks):
+        """What each rank returns, or the first error of any."""
+        found, errors = [None] * len(ranks), []
+
+        def body(rank, todo):
+            self._here.rank = rank
+            try:
+                found[rank] = todo()
+            except BaseException as error:  # told by the thread that waits
+                errors.append(error)
+                self.cut()
+
+        threads = [threading.Thread(target=body, args=each) for each in enumerate(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(self.LIMIT)
+        if errors:
+            raise errors[0]
+        return found
+
+    def cut(self) -> None:
+        for line in self._lines.values():
+            line.put(None)
+
+    def send(self, tensor, other, group=None):
+        self._lines[self._here.rank, other].put(tensor.clone())
+
+    def recv(self, tensor, other, group=None):
+        self.listens.set()
+        sent = self._lines[other, self._here.rank].get(timeout=self.LIMIT)
+        if sent is None:
+            raise RuntimeError("connection closed")
+        tensor.copy_(sent)
+
+    def broadcast(self, tensor, first, group=None):
+        if self._here.rank != first:
+            return self.recv(tensor, first)
+        for other in range(1, self._count):
+            self.send(tensor, other)
+
+    def init_process_group(self, backend, timeout): ...
+
+    def destroy_process_group(self): ...
+
+    def new_group(self, backend, timeout):
+        return backend
+
+    def is_nccl_available(self):
+        return False
+
+    def get_rank(self):
+        return self._here.rank
+
+    def get_world_size(self):
+        return self._count
+
+    def _get_default_store(self):
+        return self
+
+    def set(self, key, value):
+        self._kept[key] = value
+
+    def get(self, key):
+        return self._kept[key]
+
+    def check(self, keys):
+        return set(keys) <= set(self._kept)
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    """``wire(3)`` connects three ranks, which ``run`` starts as threads."""
+
+    def make(count: int) -> Wire:
+        from dpcohort.engine.ranks import Ranks
+
+        made = Wire(count)
+        monkeypatch.setattr("dpcohort.engine.ranks.dist", made)
+        monkeypatch.setattr("dpcohort.runs.ranks.dist", made)
+        monkeypatch.setattr("dpcohort.runs.ranks._joined", Ranks())  # and back in the end
+        return made
+
+    return make

@@ -104,8 +104,6 @@ class _Clients(NamedTuple):
 
     def said_at(self, price: float) -> FloatArray:
         """The v with q'(v) = price: 0 where even the first draw is dearer."""
-        if price <= 0.0:
-            return np.zeros_like(self.u)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             # 1 / z solves b y^3 + y = 2 / price, z = sqrt(b + a p).
             y = self._inverse_root(price)
@@ -224,10 +222,14 @@ def solve_pooled_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
     nearest = _in_proportion(clients)
     if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
         raise too_close(gap)
-    most = _level(nearest, clients)
-    point = search.within(gap, most) if most > 0.0 else None
-    if point is None:
-        return at_limit(nearest, math.inf)
+    free = np.where(clients.a > 0.0, clients.floor, clients.cap)
+    if float(free.sum()) >= 1.0 - 1e-12:  # public clients can take all that may move
+        quietest = _in_proportion(clients._replace(cap=free))
+        if float(np.abs(quietest - clients.u).sum()) <= gap + 1e-12:
+            return at_limit(quietest, math.inf)
+    point = search.within(gap, _level(nearest, clients))
+    if point is None or point.bias < gap - 1e-9:
+        return at_limit(nearest if point is None else point.weights, math.inf)
     eta = pool.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
     best = _solved(scaled_instance(eta, costs), pool)
     objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / pool.honest))
@@ -530,22 +532,15 @@ class _Search:
         return math.log(point.level), search.upper.at, search.lower.at
 
     def within(self, gap: float, most: float) -> _Point | None:
-        """The quietest point with at most this bias; None if the quietest of all is one."""
+        """The quietest point with at most this bias; None if only the loudest weights have it."""
         first = math.log(most) - 1e-9
-        least, _, high, found = self._along(lambda point: gap - point.bias, most, first, 1e-14)
-        if high <= least:
-            return None
-        return found[high] if high in found else self.at(math.exp(high))
+        _, high, found = self._along(lambda point: gap - point.bias, most, first, 1e-14)
+        return found.get(high)
 
     def _along(
         self, value: Callable[[_Point], float], most: float, first: float, accuracy: float
-    ) -> tuple[float, float, float, dict[float, _Point]]:
-        """Where along log L a rising value of the points changes sign.
-
-        Returns:
-            The log L below which there are no points, or hardly; a bracket of the sign's change;
-            and the points by log L.
-        """
+    ) -> tuple[float, float, dict[float, _Point]]:
+        """Where along log L a rising value of points changes sign: a bracket, and the points."""
         least = math.log(max(1.0 / _loudest(self.clients), most * 1e-30))
         found: dict[float, _Point] = {}
 
@@ -557,7 +552,7 @@ class _Search:
             return value(point)
 
         low, high = _root(at, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
-        return least, low, high, found
+        return low, high, found
 
     def _ends(self, most: float) -> list[_Point]:
         """The points on both sides of the best L, nearest last; one if it is at an end."""
@@ -567,7 +562,7 @@ class _Search:
             first, self.upper.at, self.lower.at = guess
         # F is flat at its least value: half of the digits of L are all of the digits of F.
         accuracy = 1e-12 if guess is None else 1e-8
-        _, low, high, found = self._along(lambda point: point.slope, most, first, accuracy)
+        low, high, found = self._along(lambda point: point.slope, most, first, accuracy)
         ends = [found[end] for end in (low, high) if end in found]
         if not ends:  # nothing but the loudest is possible, to the last digit
             point = self.at(math.exp(high) * (1 + 1e-12))
@@ -585,13 +580,13 @@ class _Search:
             return self._point(level, alike, 0.0, 1.0, most, slack=True)
         kept = np.maximum(np.minimum(clients.u, most), clients.floor)
         start = clients.marginal(kept / level)
-        tried: dict[float, tuple[FloatArray, float] | None] = {}
+        tried: dict[float, tuple[FloatArray, float]] = {}
 
         def drawn(log_price: float) -> float:
             found = self._raised(level, math.exp(log_price), most, kept, start)
-            tried[log_price] = found
             if found is None:
                 return -1.0
+            tried[log_price] = found
             return float(clients.shares(found[0] / level).sum()) - 1.0
 
         free = self._raised(level, math.inf, most, kept, start)
@@ -606,15 +601,11 @@ class _Search:
             else:
                 mixed = free[0]
             return self._point(level, mixed, 0.0, 1.0, most, slack=True)
-        low, high = self.upper.root(drawn, 600.0)
-        end = high if tried.get(high) is not None else low
-        found = tried.get(end)
-        if found is None:
-            return None
-        weights, lower = found
+        _, high = self.upper.root(drawn, 600.0)
+        weights, lower = tried[high]  # the weights of most add up to 1, so at some price they do
         if float(clients.shares(weights / level).sum()) > 1.0 + 1e-9:
             return None
-        return self._point(level, weights, lower, math.exp(end), most, slack=False)
+        return self._point(level, weights, lower, math.exp(high), most, slack=False)
 
     def _raised(
         self, level: float, upper: float, most: FloatArray, kept: FloatArray, start: FloatArray

@@ -37,5 +37,12 @@ def test_the_library_is_not_asked_where_it_is_not_sound():
     assert history_epsilon(tiny, 1e-12) == tiny.epsilon(1e-12)
 
 
+def test_steps_all_but_without_noise_hide_nothing_whatever_else_there_was():
+    usual = Event(noise_multiplier=5.0, sampling_rate=0.1, steps=9)
+    bare = Event(noise_multiplier=1e-8, sampling_rate=1.0, steps=1)
+    both = History((usual, bare))
+    assert both.epsilon(1e-5) >= History((bare,)).epsilon(1e-5) > 1e15
+
+
 def test_nothing_spends_nothing():
     assert history_epsilon(History(), 1e-5) == 0.0

@@ -14,6 +14,7 @@ from dpcohort.accounting.composition import (
     LossPair,
     at_delta,
     at_epsilon,
+    chernoff_epsilon,
     grid_delta,
     grid_epsilon,
     grid_for,
@@ -218,3 +219,9 @@ def test_parts_add_up(gaussian):
     np.testing.assert_allclose(
         log_moment(split[0], orders), log_moment(gaussian[0], orders), rtol=1e-12
     )
+
+
+def test_an_output_that_tells_all_has_no_epsilon_below_its_odds():
+    bound = (1.0, 0.0, 0.25, 0.0)  # a quarter of the cases are told apart
+    assert chernoff_epsilon(bound, 0.25) == math.inf
+    assert chernoff_epsilon(bound, 0.26) < math.inf

@@ -109,6 +109,12 @@ def test_paper_noise_that_does_not_certify_is_refused_by_name(overspenders):
     assert "lift" in message
 
 
+def test_of_many_broken_promises_some_are_named_and_all_are_counted():
+    many = Population.from_arrays(sizes=[600] * 30, epsilon=[12.0] * 30, delta=1e-5)
+    with pytest.raises(BudgetExceededError, match=r"30 clients (.*\n)+ *\.\.\. and \d+ more"):
+        _deploy(many, "paper", steps=[1] * 30)
+
+
 def test_lift_gives_only_the_broken_clients_the_tight_noise(overspenders):
     noise = _deploy(overspenders, "paper", steps=(1, 1, 1), guard="lift")
     assert noise.lifted.tolist() == [False, True, True]

@@ -158,6 +158,13 @@ class TestCalibrateRemaining:
         )
         assert certify_epsilon(method="pld", delta=1e-5, noise_multiplier=z * 0.999, **case) > 1.0
 
+    def test_a_large_budget_needs_little_noise(self):
+        case = {"sampling_rate": 1.0, "steps": 1}
+        z = calibrate_remaining(History(), epsilon=200.0, delta=1e-5, **case)
+        assert z < 0.1
+        spent = History((Event(noise_multiplier=z, **case),)).epsilon(1e-5)
+        assert spent == pytest.approx(200.0, rel=1e-3)
+
     def test_a_client_that_dropped_out_needs_less_noise(self):
         planned = calibrate_remaining(
             History(), epsilon=1.0, delta=1e-5, sampling_rate=0.1, steps=100

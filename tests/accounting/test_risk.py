@@ -92,6 +92,17 @@ def test_bounds_of_the_promise_and_the_ends():
     assert attack_risk(_history(1e-3, 0.5, 10), delta=1e-5).hits(0.01) == 1.0
 
 
+def test_noise_that_hides_a_record_all_but_wholly_is_still_covered():
+    risk = attack_risk(_history(1e7, 1.0, 4), delta=1e-5)
+    assert risk.epsilons == (0.0,)
+    assert 2e-7 <= risk.mu < 2.1e-7
+    assert 0.05 <= risk.hits(0.05) < 0.0500002
+
+
+def test_a_promise_beyond_numbers_promises_nothing():
+    assert promised_risk(epsilon=1e9, delta=1e-5).hits(0.001) == 1.0
+
+
 def test_refusals():
     risk = promised_risk(epsilon=1.0, delta=1e-5)
     for wrong in (-0.1, 1.1, math.nan):

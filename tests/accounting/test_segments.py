@@ -10,7 +10,8 @@ import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.accounting import Event, History, Segment, calibrate_remaining
-from dpcohort.accounting.deployed_noise import deploy_noise
+from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting.deployed_noise import deploy_noise, noise_after
 from dpcohort.accounting.segments import (
     Charge,
     after_charges,
@@ -64,6 +65,24 @@ def test_who_has_nothing_left_is_named_and_who_has_is_not():
     assert left_population(people(3.0), before).epsilon[0] < 3.0
 
 
+def test_who_took_part_without_noise_has_nothing_to_promise():
+    bare = replace(segment(), without_noise=("a",))
+    assert "took part as a public client" in exhausted_clients(people(3.0), [bare])["a"]
+
+
+def test_own_shares_alone_are_quieter_and_who_counts_on_nobody_has_no_others():
+    first = replace(segment(a=spent(1.0)), honest=4)
+    assert first.if_alone().spent["a"].epsilon(1e-5) > first.spent["a"].epsilon(1e-5)
+    assert first.if_alone().if_alone() == first.if_alone()
+    assert Segment.from_dict(json.loads(json.dumps(first.to_dict()))) == first
+
+
+def test_a_client_that_was_not_there_has_all_of_its_budget():
+    clients = people(3.0, 2.0)
+    assert left_population(clients, [segment(a=spent(1.0))]).epsilon[1] == 2.0
+    assert after_charges(clients, []) is clients
+
+
 def test_a_history_under_another_relation_is_refused():
     history = spent(1.0, neighbours="replace-one")
     with pytest.raises(InputError, match="no common total"):
@@ -92,6 +111,28 @@ def test_a_rule_that_asks_for_more_noise_gets_it():
     assert strict.certified_epsilon[1] < 3.5
     assert plain.certified_epsilon[1] == pytest.approx(4.0, rel=1e-3)
     assert (strict.certified_epsilon <= clients.epsilon).all()
+
+
+def test_clients_alike_have_the_same_noise_and_the_papers_stays_where_it_is_enough():
+    clients, before = people(1.0, 1.0), [spent(0.05, neighbours="replace-one")] * 2
+    noise, certified, lifted = deploy_noise(
+        clients,
+        calibrated_epsilon=np.array([0.5, 0.5]),
+        sampling_rates=np.full(2, 0.2),
+        steps=np.array([20, 20]),
+        contract=Contract.of("paper"),
+        past=before,
+    )
+    paper = paper_noise_multiplier(epsilon=0.5, delta=1e-5, sampling_rate=0.2, steps=20)
+    assert noise.tolist() == [paper, paper]
+    assert certified[0] == certified[1] < 1.0
+    assert not lifted.any()
+
+
+def test_after_more_than_was_promised_no_noise_is_enough():
+    to_come = Event(noise_multiplier=5.0, sampling_rate=1.0, steps=10)
+    with pytest.raises(BudgetExceededError, match=r"'north': .* 0 steps still fit"):
+        noise_after("north", spent(2.0), to_come, epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("guard", ["refuse", "lift"])

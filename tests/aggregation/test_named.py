@@ -158,6 +158,14 @@ def test_what_a_rule_may_leave_to_the_plan_is_what_a_plan_fills_in(plan):
     assert {len(plan_column(field, plan)) for field in filled} == {3}
 
 
+def test_a_rule_objects_to_a_plan_that_does_its_work_already(plan):
+    size, importance = (for_plan(f"{n}", plan) for n in ("size-weighted", "importance-compensated"))
+    assert "size would count twice" in size.objection(plan)
+    assert "nothing to compensate" in importance.objection(plan)
+    uniform = make_plan(plan.population, plan.training, selection="uniform", seed=1)
+    assert (size.objection(uniform), importance.objection(uniform)) == (None, None)
+
+
 def test_an_unknown_name_is_explained_for_a_plan_too(plan):
     with pytest.raises(InputError, match="Did you mean 'mean'"):
         for_plan("meen", plan)

@@ -118,6 +118,20 @@ def test_a_noisy_draw_weighs_less_though_nobody_told(make_cohort):
     assert float(combined.norm()) < 0.2 * float(updates.mean(0).norm())
 
 
+def test_the_steps_that_are_allowed_are_taken(make_cohort):
+    updates = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).double()
+    exact, mean = GeometricMedian(steps=500, tolerance=1e-12), updates.mean(0)
+    best = exact.combine(updates, make_cohort([1.0] * 7))
+    once = GeometricMedian(steps=1).combine(updates, make_cohort([1.0] * 7))
+    assert 0.0 < float((once - best).norm()) < float((mean - best).norm())
+
+
+def test_nothing_is_of_two_parts_that_are_nothing():
+    low, sparse = low_rank_and_sparse(torch.zeros(4, 6))
+    assert not low.any()
+    assert not sparse.any()
+
+
 def test_equal_updates_are_their_own_median(make_cohort):
     updates = torch.full((4, 3), 2.5)
     assert GeometricMedian().combine(updates, make_cohort([1.0] * 4)).tolist() == [2.5] * 3

@@ -56,6 +56,18 @@ def test_the_seed_decides_and_streams_are_apart():
     np.testing.assert_array_equal(other.sizes, drawn(**PAPER).sizes)
 
 
+def test_without_stated_sizes_the_records_of_the_data_are_shared_out():
+    section = PopulationSection.model_validate(
+        {"count": 5, "epsilon": 1.0, "public": [{"size": 100}]}
+    )
+    population = draw_population(section, 1_000, has_data=True)
+    assert (population.total_size, int(population.sizes[-1])) == (1_000, 100)
+    with pytest.raises(InputError, match="total_size is missing; without the data"):
+        draw_population(section, has_data=True)
+    with pytest.raises(InputError, match="one record a client; the data leaves 4 for 5"):
+        draw_population(section, 104, has_data=True)
+
+
 def test_public_clients_come_on_top():
     public = [{"count": 2, "size": 500}, {"size": 70}]
     population = drawn(**PAPER, public=public)

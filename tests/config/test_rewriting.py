@@ -43,6 +43,13 @@ def test_a_changed_line_says_what_it_was_and_why():
     assert text == "[training]\nrounds = 100  # tuned; was 40\n"
 
 
+def test_what_is_the_same_already_and_what_need_not_be_told():
+    text = "[training]\nrounds = 40  # ours\nclip = 1.0\n"
+    assert rewritten(text, ["training.rounds=40"]) == text
+    quiet = rewritten(text, ["training.clip=0.5"], tell_old=False)
+    assert quiet == "[training]\nrounds = 40  # ours\nclip = 0.5\n"
+
+
 def test_dotted_keys_and_values_over_several_lines_are_left_whole():
     text = 'training.rounds = 3\n[grid]\nselection = { rule = [\n  "unbiased",\n] }\n'
     changed = tomllib.loads(rewritten(text, ["training.clip=0.5", "grid.training=[1]"]))
@@ -50,6 +57,14 @@ def test_dotted_keys_and_values_over_several_lines_are_left_whole():
     assert changed["grid"] == {"selection": {"rule": ["unbiased"]}, "training": [1]}
 
 
-def test_what_cannot_be_changed_by_itself_is_refused_with_the_way_out():
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("training = { rounds = 3 }\n", ["training.rounds=4"]),
+        ("[training]\nnames = [\n  'a',\n]\n", ["training.names=[1]", "training.rounds=4"]),
+        ('[training]\nname = "a \\" b"\n', ["training.name=c"]),
+    ],
+)
+def test_what_cannot_be_changed_by_itself_is_refused_with_the_way_out(text, changes):
     with pytest.raises(InputError, match=r"\[training\] as tables of their own"):
-        rewritten("training = { rounds = 3 }\n", ["training.rounds=4"])
+        rewritten(text, changes)

@@ -67,6 +67,7 @@ def test_what_is_not_said_has_a_default():
     assert config.run.device == "auto"
     assert config.run.merged_noise is False
     assert config.grid == {}
+    assert (config.task.kind, config.personal.pull) == (None, "auto")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,13 @@ def test_what_is_not_said_has_a_default():
         ("data.partition=column", "column"),
         ("data.partition=sorted", "dirichlet"),
         ("data.nmae=digits", "name"),
+        ("data.name=t.csv", "label is missing: the column"),
+        ("data.label=sick", "data.label is for a table, and 'digits' is none"),
+        ("data.estimated_bounds=spent.json", "estimated_bounds needs client"),
+        ("task.bounds=[1.0]", "task.bounds .* two numbers"),
+        ("personal.pull=-1", "personal.pull = -1 .* from 0"),
+        ("personal.pull=hard", "personal.pull = 'hard' .* \"auto\""),
+        ("tuning.source=charged", "tuning.share is missing"),
         ("model.options=3", "model.options"),
         ("optimiser.beta=2.0", "beta"),
         ("optimiser.step=inverse-time", "learning_rate"),
@@ -113,6 +121,22 @@ def test_steps_need_their_own_settings(config):
         config.with_overrides(changes)
     good = config.with_overrides([*changes, "optimiser.gradient_bound=2.0"])
     assert good.optimiser.gradient_bound == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["task.loss=squared", "task.delta=1.0"], 'task.delta goes with loss = "huber"'),
+        (["tuning.source=public", "tuning.share=0.5"], 'tuning.share goes with source = "charged"'),
+        (["privacy.trust=pooled", "schedule.draws=independent"], "Independent draws put a client"),
+        (["privacy.trust=pooled", "training.local_steps=2"], "training.local_steps = 2 .*pooled"),
+        (["privacy.trust=pooled", "aggregation.rule=trimmed-mean"], "needs single updates"),
+        (["privacy.trust=pooled", "selection.rule=rpow-d"], "selection.rule: .*rpow-d"),
+    ],
+)
+def test_what_does_not_go_together_is_named(config, changes, words):
+    with pytest.raises(FileFormatError, match=words):
+        config.with_overrides(changes)
 
 
 def test_a_similarity_goes_with_the_papers_partition(config):

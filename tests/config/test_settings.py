@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpcohort.accounting.contract import Contract
 from dpcohort.config import Config, config_for_clients, load_config, loads_config
-from dpcohort.config.settings import apply_overrides
+from dpcohort.config.settings import apply_overrides, config_for_folder
 from dpcohort.config.template import commented_config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.training import Training
@@ -346,6 +347,30 @@ def test_another_rule_drops_the_settings_of_the_old_one():
     assert changed("selection.rule=privacy-aware")["selection"] == VALUES["selection"]
     threshold = changed("selection.threshold=2", "selection.rule=threshold")["selection"]
     assert threshold == {"rule": "threshold", "threshold": 2}
+
+
+def test_where_nobody_is_counted_on_nobody_colludes():
+    pooled = {"privacy": {"trust": "pooled", "colluding": 2, "dropouts": 1}}
+    assert apply_overrides(pooled, ["privacy.trust=local"])[0] == {"privacy": {"trust": "local"}}
+
+
+def test_paths_of_a_copy_lead_to_the_same_files(tmp_path: Path):
+    (tmp_path / "tables").mkdir()
+    for name in ("tables/wards.csv", "clients.csv"):
+        (tmp_path / name).touch()
+    elsewhere = (tmp_path / "clients.csv").as_posix()
+    text = (
+        '[population]\nclients = "clients.csv"\n'
+        '[data]\nname = "tables/wards.csv"\ndir = "tables"\nlabel = "sick"\n'
+        f'[model]\nname = "logistic"\noptions = {{ weights = "{elsewhere}" }}\n'
+    )
+    copied = tomllib.loads(config_for_folder(text, tmp_path, tmp_path / "runs" / "one"))
+    assert copied == {
+        "population": {"clients": "../../clients.csv"},
+        "data": {"name": "../../tables/wards.csv", "dir": "../../tables", "label": "sick"},
+        "model": {"name": "logistic", "options": {"weights": elsewhere}},
+    }
+    assert config_for_folder(text, None, tmp_path / "runs") == text
 
 
 @pytest.mark.parametrize(

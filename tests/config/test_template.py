@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,18 @@ def test_the_list(tmp_path: Path):
     config = loaded(tmp_path, "csv")
     (tmp_path / "clients.csv").write_text("id,size,epsilon,delta\na,500,1,1e-5\n")
     assert config.population().ids == ("a",)
+
+
+def test_a_table_whose_numbers_are_predicted_says_where_its_bounds_are_from():
+    given = {**TABLE, "kind": "regression", "target_bounds": [0, 30], "bounds": {"age": [18, 90]}}
+    text = table_config(**given)
+    assert "Of the table, which is public" in text
+    values = tomllib.loads(text)
+    assert values["task"] == {"kind": "regression", "bounds": [0, 30]}
+    assert values["data"]["bounds"] == {"age": [18, 90]}
+    unknown = table_config(**{**given, "target_bounds": [], "bounds": {"age": []}})
+    assert "From what is known, not from the data" in unknown
+    assert re.search(r"bounds = \[\] +# FILL IN: smallest and largest to be predicted", unknown)
 
 
 def test_an_unknown_example_is_answered_with_the_nearest():

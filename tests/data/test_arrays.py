@@ -10,7 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort import limits
-from dpcohort.data.arrays import dataset_from_mapping, let_go, load_arrays, map_npy, read_npz
+from dpcohort.data.arrays import (
+    dataset_from_mapping,
+    let_go,
+    load_arrays,
+    load_test_arrays,
+    map_npy,
+    read_npz,
+)
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 
@@ -53,6 +60,21 @@ def test_stated_constants_are_used(tmp_path):
 def test_a_mean_alone_leaves_bytes_divided_by_255():
     dataset = dataset_from_mapping("x", entries(mean=0.5))
     assert (dataset.normalisation.scale, dataset.normalisation.std) == (255.0, (1.0,))
+
+
+def test_a_task_takes_its_outputs_from_the_labels():
+    several = {"train_labels": np.eye(6, 4), "test_labels": np.eye(2, 4)}
+    assert dataset_from_mapping("x", entries(**several), {"kind": "multi-label"}).task.outputs == 4
+    with pytest.raises(InputError, match=r"shape of train_labels = \(6,\) .* for each label"):
+        dataset_from_mapping("x", entries(), {"kind": "multi-label"})
+    assert dataset_from_mapping("x", entries(), {"kind": "counts"}).task.outputs == 1
+
+
+def test_records_to_test_on_need_none_to_train_on(tmp_path):
+    np.savez(tmp_path / "whole.npz", **entries())
+    assert len(load_test_arrays(tmp_path / "whole.npz").train_inputs) == 6
+    with pytest.raises(DataMissingError, match="is not there"):
+        load_test_arrays(tmp_path / "none.npz")
 
 
 def test_nothing_there_is_missing_data(tmp_path):

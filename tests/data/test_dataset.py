@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from dpcohort.data.dataset import (
     normalise,
 )
 from dpcohort.errors import InputError
+from dpcohort.tasks import Task
 
 
 def arrays(**changes):
@@ -109,6 +112,37 @@ def test_numbers_are_converted_and_copied_only_where_needed():
 def test_arrays_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         dataset_from_arrays("x", **arrays(**changes), classes=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train_inputs": np.zeros((4, 3, 2, 2))}, "type of train_inputs = 'float64'"),
+        ({"train_labels": np.zeros(4, np.int32)}, "type of train_labels = 'int32' .* int64"),
+        ({"clients": np.array(["a", "b"])}, r"shape of clients = \(2,\) .* one client a training"),
+        ({"test_clients": np.array(["a"])}, r"shape of test_clients .* one client a test record"),
+    ],
+)
+def test_a_data_set_made_by_hand_is_checked(changes, words):
+    made = dataset_from_arrays("x", **arrays())
+    with pytest.raises(InputError, match=words):
+        replace(made, **changes)
+
+
+def test_labels_of_several_are_a_row_of_zeros_and_ones():
+    task = Task(kind="multi-label", outputs=2, names=("a", "b"))
+    rows = {"train_labels": np.eye(4, 2), "test_labels": np.ones((2, 2))}
+    assert dataset_from_arrays("x", **arrays(**rows), task=task).train_labels.dtype == np.float32
+    for wrong, words in ((np.eye(4, 3), "one 0 or 1 a label"), (2 * np.eye(4, 2), "0 or 1")):
+        with pytest.raises(InputError, match=words):
+            dataset_from_arrays("x", **arrays(**{**rows, "train_labels": wrong}), task=task)
+
+
+def test_pixels_that_are_on_or_off_are_bytes():
+    on = np.ones((4, 3, 2, 2), dtype=bool)
+    found = dataset_from_arrays("x", **arrays(train_inputs=on, test_inputs=on[:2]))
+    assert found.train_inputs.dtype == np.uint8
+    assert found.train_inputs.min() == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -152,6 +152,10 @@ def test_another_npz_file_is_refused(tmp_path):
     np.savez(path, indices=np.arange(3))
     with pytest.raises(FileFormatError, match="not a whole partition file"):
         load_partition(path)
+    newer = np.frombuffer(b'{"format": "dpcohort-partition-9"}', np.uint8)
+    np.savez(path, description=newer)
+    with pytest.raises(FileFormatError, match="expected, found 'dpcohort-partition-9'"):
+        load_partition(path)
 
 
 def test_clients_are_joined_at_the_end():

@@ -70,6 +70,27 @@ def test_bounds_hold_most_records_and_less_than_the_range():
         assert high - low < 120
 
 
+def test_few_records_far_below_the_noise_leave_the_whole_range():
+    few = {"bmi": [27.0, 28.0]}
+    found = estimate_bounds(
+        few, ["a", "a"], PEOPLE, {"bmi": (0.0, 320.0)}, share=0.01, neighbours="zero-out", seed=3
+    )
+    assert found["bounds"] == {"bmi": [0.0, 320.0]}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ({}, "no column is named"),
+        ({"weight": (0, 1)}, "column = 'weight' .* one of bmi, age"),
+        ({"bmi": (3, 3)}, "range of bmi .* a smaller and a larger number"),
+    ],
+)
+def test_columns_and_ranges_that_cannot_be_estimated_are_refused(ranges, words):
+    with pytest.raises(InputError, match=words):
+        estimate_bounds(RECORDS, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=0)
+
+
 def test_what_is_left_is_never_rounded_up():
     for promised in np.random.default_rng(3).uniform(0.1, 5, 200):
         charged = float(0.1 * promised)

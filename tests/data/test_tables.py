@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import csv
+import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dpcohort.config import load_config
-from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
-from dpcohort.data.tables import held_for_test
+from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
+from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_plan, configured_population
+from dpcohort.runs.configured import configured_population
 from dpcohort.tasks import Task
 
 ROWS = {
@@ -107,6 +109,10 @@ def test_tasks_of_a_table():
         ({"label": "Sick"}, "Did you mean 'sick'"),
         ({"features": ["age", "sick"]}, "which is the label"),
         ({"missing": "mean"}, "one of middle, indicator"),
+        ({"label": ""}, "the name of a column, or several"),
+        ({"categories": {"smoker": "no"}}, "a list of values"),
+        ({"labels": ["no", None]}, "text, numbers, or true and false"),
+        ({"label": ["sick"], "task": Task(kind="counts", outputs=1)}, "names several columns"),
         ({"missing": {"smoker": "middle"}}, "is for a column with bounds"),
     ],
 )
@@ -123,6 +129,29 @@ def test_a_bad_cell_is_named_by_its_place_and_never_shown(cell):
     assert str(cell) not in str(caught.value)
 
 
+def test_who_left_takes_its_test_records_along():
+    rows, known = {name: cells * 4 for name, cells in ROWS.items()}, columns(client="ward")
+    everybody, one = (table_dataset(rows, known, tested=some) for some in (None, ["a"]))
+    assert set(everybody.test_clients.tolist()) == {"a", "b"}
+    assert set(one.test_clients.tolist()) == {"a"}
+    assert one.train_inputs.tolist() == everybody.train_inputs.tolist()
+    with pytest.raises(InputError, match="no client that takes part has a test record"):
+        table_dataset(rows, known, tested=["c"])
+
+
+def test_every_record_says_whose_it_is_and_what_is_predicted():
+    with pytest.raises(InputError, match="the column ward of record 2 is empty: it must say whose"):
+        client_names("ward", ["a", None])
+    counts = {"label": "age", "labels": [], "features": ["smoker"], "bounds": {}}
+    with pytest.raises(InputError, match="the column age of record 5 is missing"):
+        dataset_from_table(ROWS, **{**PUBLIC, **counts}, task=Task(kind="counts", outputs=1))
+
+
+def test_there_must_be_something_to_predict_from():
+    with pytest.raises(InputError, match="no column beside the label"):
+        TableColumns(label="sick", labels=["no", "yes"]).encode({"sick": ["no", "yes"]})
+
+
 def test_test_records_are_split_off_within_each_client():
     rows = {name: cells * 20 for name, cells in ROWS.items()}
     one = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=3)
@@ -131,6 +160,28 @@ def test_test_records_are_split_off_within_each_client():
     assert not one.test_public
     other = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=4)
     assert one.train_inputs.tolist() != other.train_inputs.tolist()
+
+
+class Frame:
+    """A DataFrame of another library: names, and a column for each."""
+
+    def __init__(self, columns, cells):
+        self.columns, self._cells = columns, cells
+
+    def __getitem__(self, name):
+        return self._cells[name]
+
+
+def test_a_frame_of_any_library_is_a_table():
+    arrays = {name: np.array(cells, dtype=object) for name, cells in ROWS.items()}
+    found = columns_of_frame(Frame(list(ROWS), {**arrays, "ward": tuple(ROWS["ward"])}))
+    assert found == ROWS
+    with pytest.raises(InputError, match="the column age appears 2 times"):
+        columns_of_frame(Frame(["age", "age"], ROWS))
+    with pytest.raises(InputError, match=r"table = 'int' .* a DataFrame"):
+        columns_of_frame(3)
+    with pytest.raises(InputError, match="lengths of columns"):
+        columns_of_frame({"age": [1, 2], "sick": [1]})
 
 
 def test_data_frames_are_tables_too():
@@ -144,11 +195,14 @@ def test_data_frames_are_tables_too():
 
 
 def test_parquet_reads_as_csv_does(tmp_path: Path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    frame = pandas.DataFrame(ROWS)
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", sep=";", decimal=",")  # with its index, which has no name
+    pyarrow = pytest.importorskip("pyarrow")
+    indexed = pyarrow.table({**ROWS, "__index_level_0__": list(range(6))})  # as pandas writes it
+    importlib.import_module("pyarrow.parquet").write_table(indexed, tmp_path / "t.parquet")
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        written = csv.writer(file, delimiter=";")
+        written.writerow(["", *ROWS])
+        cells = zip(*ROWS.values(), strict=True)
+        written.writerows([place, *row] for place, row in enumerate(cells))
     both = [columns().encode(read_table(tmp_path / f"t.{kind}")) for kind in ("csv", "parquet")]
     assert both[0][0].tolist() == both[1][0].tolist()
     assert both[0][1].tolist() == both[1][1].tolist()
@@ -171,6 +225,22 @@ def test_a_broken_csv_is_one_message_with_its_line(tmp_path: Path, content: str,
         read_table(tmp_path / "t.csv")
 
 
+def test_a_parquet_file_that_cannot_be_used(tmp_path: Path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    path, parquet = tmp_path / "t.parquet", importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"age": pyarrow.array([], pyarrow.int64())}), path)
+    with pytest.raises(FileFormatError, match="there are no records in it"):
+        read_table(path)
+    parquet.write_table(pyarrow.table({"age": [1, 2, 3]}), path)
+    with monkeypatch.context() as few:
+        few.setattr(tables, "MOST_TABLE_CELLS", 2)
+        with pytest.raises(FileFormatError, match="3 cells; a table may have 2"):
+            read_table(path)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(DataMissingError, match=r"needs pyarrow.*dpcohort\[tables\]"):
+        read_table(path)
+
+
 def test_a_table_that_is_not_there_or_not_a_table(tmp_path: Path):
     with pytest.raises(DataMissingError, match="is not there"):
         read_table(tmp_path / "t.csv")
@@ -181,45 +251,9 @@ def test_a_table_that_is_not_there_or_not_a_table(tmp_path: Path):
         load_dataset("t.csv")
 
 
-CONFIG = """
-[population]
-clients = "clients.csv"
-[training]
-rounds = 4
-cohort_size = 2
-sampling_rate = 0.5
-[data]
-name = "t.csv"
-label = "sick"
-labels = ["no", "yes"]
-client = "ward"
-bounds = { age = [0, 110] }
-categories = { smoker = ["no", "yes"] }
-test_share = 0.25
-[run]
-device = "cpu"
-"""
-
-
 @pytest.fixture
-def config(tmp_path: Path):
-    lines = [",".join(ROWS)]
-    rows = zip(*ROWS.values(), strict=True)
-    lines += [",".join(str(cell or "") for cell in row) for row in rows] * 20
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nb,1,1e-3\na,2,1e-3\n")
-    (tmp_path / "my.toml").write_text(CONFIG)
-    return load_config(tmp_path / "my.toml")
-
-
-def test_a_table_makes_clients_sizes_and_dimension(config):
-    job = configured_job(config)
-    assert job.plan.population.ids == ("b", "a")
-    assert job.plan.population.sizes.tolist() == [45, 45]
-    assert job.plan.training.dimension == 2 * (4 + 1)
-    data = configured_data(config)
-    for k, name in enumerate(("b", "a")):
-        assert set(data.clients[job.partition.client(k)]) == {name}
+def config(table_config):
+    return table_config
 
 
 def _write_ages(config, ages: dict[tuple[str, bool], float]) -> None:
@@ -263,19 +297,6 @@ def test_a_result_says_what_was_cut_off_where_that_is_public(config):
         assert ("cut off" in told) == (public == "true")
 
 
-def test_a_stated_dimension_is_checked(config):
-    assert configured_job(config.with_overrides(["training.dimension=10"])).plan
-    with pytest.raises(InputError, match=r"training.dimension = 9.*must be 10, the trained"):
-        configured_plan(config.with_overrides(["training.dimension=9"]))
-
-
-@pytest.mark.parametrize("sizes", [(45, 45), (60, 60)])
-def test_stated_sizes_may_count_test_records_or_not(config, sizes):
-    text = "id,size,epsilon,delta\n" + "b,{},1,1e-3\na,{},2,1e-3\n".format(*sizes)
-    config.clients.write_text(text)
-    assert configured_population(config).sizes.tolist() == [45, 45]
-
-
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
@@ -288,30 +309,6 @@ def test_clients_that_are_not_those_of_the_table_are_refused(config, clients, wo
     config.clients.write_text(clients)
     with pytest.raises(InputError, match=words):
         configured_population(config)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("data.labels=", "my.toml: data.labels is missing"),
-        ("data.bounds.age=[]", "data.bounds.age is not filled in"),
-        ("data.bounds=", "t.csv: nothing says what the columns age can hold"),
-        ("data.label=", "data.label is missing"),
-        ("data.name=digits", "is for a table, and 'digits' is none"),
-        ("data.public_share=0.1", "Mark a client as public"),
-        ("data.client=region", "column = 'region'"),
-        ("data.test_share=0.001", "one test record"),
-    ],
-)
-def test_a_table_in_a_configuration_that_cannot_be_used(config, change, words):
-    with pytest.raises(InputError, match=words):
-        configured_population(config.with_overrides([change]))
-
-
-def test_a_stated_partition_is_kept(config):
-    (config.folder / "clients.csv").write_text("id,size,epsilon,delta\nx,50,1,1e-3\ny,40,2,1e-3\n")
-    job = configured_job(config.with_overrides(["data.partition=paper"]))
-    assert job.plan.population.ids == ("x", "y")
 
 
 def test_heart_disease_is_four_hospitals():

@@ -447,3 +447,18 @@ def test_a_device_draws_the_batches_of_the_host(
     assert len(drawn_here) == len(drawn_there) > 0
     assert all(torch.equal(*both) for both in zip(drawn_here, drawn_there, strict=True))
     assert all(torch.equal(*both) for both in zip(here, there, strict=True))
+
+
+def test_an_engine_prepares_the_next_round_while_the_device_is_busy(
+    make_plan: Any, make_records: Any
+) -> None:
+    """A whole training the accelerator's way, on a processor and without noise: the same model."""
+    plan = make_plan(SIZES, COHORTS, noise=[0.0] * 4, batch_size=4)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    usual, fast = (BatchedEngine(model, [experiment], draws_per_pass=2) for _ in range(2))
+    fast._device_draws = DeviceDraws(fast.networks[0], records, micro_batch=7)
+    assert fast.parts_of(0) == 2  # three draws in passes of two
+    wanted, found = final(usual), final(fast)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)

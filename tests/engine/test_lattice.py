@@ -320,3 +320,29 @@ def test_the_price_of_sampling_is_counted():
 def test_exponents_out_of_range_are_refused(exponent):
     with pytest.raises(InputError):
         rounded_gaussian(1, exponent)
+
+
+@pytest.mark.parametrize("noise", [2.0, 1e-6])
+def test_a_large_outer_product_is_clipped_as_its_numbers_are(noise):
+    """Pairs above some thousand numbers are never formed for their norm; noise sets the lattice."""
+    dice = torch.Generator().manual_seed(4)
+    g, a, rest = (torch.randn(6, n, generator=dice, dtype=torch.float64) for n in (80, 70, 9))
+    formed = (g[:, :, None] * a[:, None]).flatten(1)
+    here, grid = torch.tensor([True] * 5 + [False]), Lattice(noise, 0.5)
+    pair, small = grid.clipped_sums([(g, a), (rest,)], here)
+    whole, also = grid.clipped_sums([(formed,), (rest,)], here)
+    assert int((pair - whole).abs().max()) <= 5  # a rounding for each record that counts
+    assert int((small - also).abs().max()) <= 5
+    assert pair.any()
+
+
+def test_nobody_adds_up_to_zeros():
+    sums = Lattice(2.0, 0.5).clipped_sums([(torch.zeros(0, 3),), (torch.zeros(0, 2),)])
+    assert [one.tolist() for one in sums] == [[0, 0, 0], [0, 0]]
+
+
+def test_sums_too_large_for_exact_products_are_added_as_integers(monkeypatch):
+    rows = torch.randn(9, 30, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    usual = Lattice(2.0, 0.5).clipped_sum(rows)
+    monkeypatch.setattr(lattice, "_EXACT_IN_FLOAT64", 0.0)
+    assert torch.equal(Lattice(2.0, 0.5).clipped_sum(rows), usual)

@@ -21,6 +21,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.errors import InputError
 
@@ -282,3 +283,25 @@ def test_private_and_seeded_do_not_stand_side_by_side(make_plan: Any, make_recor
 def test_noise_that_no_lattice_holds_is_refused(make_plan: Any) -> None:
     with pytest.raises(InputError, match="noise_multiplier"):
         update("batched", make_plan, [[0.1, 0.2]], noise=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_a_public_client_of_a_private_run_adds_no_noise(
+    make_plan: Any, make_records: Any, engine: Any
+) -> None:
+    plan = make_plan([6, 5], [[0, 1]], batch_size=5, noise=[0.0, 1.5])
+    plan.sampling_rates[:] = 1.0  # whatever the dice say
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        records = make_records(torch.randn(11, 4), [6, 5], dtype=torch.float32)
+        model = nn.Linear(4, 3)
+    found = []
+    for streams in (Streams.from_entropy(), Streams.from_entropy(), Streams.seeded(1)):
+        made = engine(model, [Experiment(plan=plan, records=records, streams=streams)])
+        start = made.initial_states()[0].parameters
+        (came,) = made.updates([start], [cohort_of(plan, 0)])
+        found.append(came.updates.clone())
+    first, second, seeded = found
+    assert torch.equal(first[0], second[0])
+    assert torch.allclose(first[0], seeded[0], atol=1e-6)
+    assert not torch.equal(first[1], second[1])

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dpcohort.engine import BatchedEngine, Experiment, Streams
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.ranks import Ranks
+from dpcohort.engine.ranks import LostRankError, Ranks, own_gpu
+from dpcohort.errors import BudgetExceededError, InputError
 
 SIZES = [20, 9, 15, 16, 12, 18, 14, 10, 17, 11]
 COHORTS = [[0, 1, 0, 2, 3, 1, 4, 5, 6, 7, 2], [2, 3, 3, 0, 0, 3, 8, 9, 9, 1, 1]]
@@ -142,3 +145,152 @@ def test_every_unit_has_one_rank_and_shares_differ_by_one(units: int, count: int
     assert [unit for share in shares for unit in share] == list(range(units))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert units == 0 or shares[0]  # the first always has something to do
+
+
+def test_rows_and_integers_come_together_on_the_first_rank(wire: Any) -> None:
+    def rank() -> tuple[Tensor, Tensor, list[bool]]:
+        ranks = Ranks.joined()
+        rows, mine = torch.zeros(5, 2), ranks.share(5)
+        rows[mine.start : mine.stop] = torch.arange(mine.start, mine.stop).float()[:, None]
+        ranks.collect(rows, mine)
+        total = torch.tensor([10**ranks.rank, 1])
+        ranks.add(total)
+        return rows, total, [ranks.is_any(ranks.rank == 2), ranks.is_any(False)]
+
+    found = wire(3).run(rank, rank, rank)
+    assert found[0][0].tolist() == [[float(row)] * 2 for row in range(5)]
+    assert found[0][1].tolist() == [111, 3]
+    assert [anywhere for _, _, anywhere in found] == [[True, False]] * 3
+
+
+def test_rows_that_no_rank_or_two_have_computed_are_noticed(wire: Any) -> None:
+    def rank() -> None:
+        Ranks.joined().collect(torch.zeros(4, 1), range(2))
+
+    with pytest.raises(RuntimeError, match=r"the ranks have the rows \[0, 1, 0, 1\] of 4"):
+        wire(2).run(rank, rank)
+
+
+def test_the_first_rank_says_what_is_done_and_nothing_else_before_it_is(wire: Any) -> None:
+    cohort = SimpleNamespace(round=7, clients=np.array([2, 0, 2]))
+
+    def first() -> None:
+        ranks = Ranks.joined()
+        ranks.tell(jobs=["a"])
+        ranks.begin([torch.tensor([1.5, 2.5])], [cohort])
+        with pytest.raises(InputError, match="left the ranks at different places"):
+            ranks.tell(jobs=["b"])
+        ranks.done()
+        ranks.end(3)
+
+    def second() -> list[Any]:
+        ranks = Ranks.joined()
+        told = [ranks.hear(), ranks.hear()]
+        return [*told, ranks.copy_from_first(torch.zeros(2)).tolist(), ranks.hear()]
+
+    _, heard = wire(2).run(first, second)
+    begun = {"round": 7, "clients": [[2, 0, 2]]}
+    assert heard == [{"jobs": ["a"]}, begun, [1.5, 2.5], {"end": 3}]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(BudgetExceededError.exit_code, BudgetExceededError), (2, InputError)]
+)
+def test_what_went_wrong_on_another_rank_keeps_its_kind(wire: Any, code: int, kind: type) -> None:
+    def first() -> None:
+        with pytest.raises(kind, match="on rank 1: no more"):
+            Ranks.joined().answers()
+
+    def second() -> None:
+        Ranks.joined().refuse(code, "no more")
+
+    wire(3).run(first, second, lambda: Ranks.joined().answer(4))
+
+
+def test_a_rank_that_is_lost_is_noticed_on_both_sides(wire: Any) -> None:
+    net = wire(2)
+
+    def first() -> None:
+        ranks = Ranks.joined()
+        with pytest.raises(InputError, match="goes on with --resume"):
+            ranks.answers()
+        assert ranks.is_broken
+        ranks.end(4)  # nobody hears it, and the store keeps it
+
+    def second() -> int | None:
+        ranks = Ranks.joined()
+        before = ranks.last_word()
+        assert before is None
+        net.cut()
+        with pytest.raises(LostRankError):
+            ranks.hear()
+        return None
+
+    net.run(first, second)
+    assert Ranks(1, 2).last_word() == 4
+
+
+def test_ranks_that_nobody_started_cannot_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="the ranks cannot meet"):
+        Ranks.joined()
+
+
+def test_one_rank_alone_has_nobody_to_ask() -> None:
+    alone, rows = Ranks(), torch.ones(2, 2)
+    alone.begin([rows], [])
+    alone.collect(rows, range(2))
+    alone.add(rows)
+    alone.use_gpus(False)
+    assert (alone.is_any(True), alone.is_any(False)) == (True, False)
+    assert rows.tolist() == [[1.0, 1.0]] * 2
+
+
+def test_a_round_has_as_many_parts_as_rows_while_it_is_known(
+    make_plan: Any, make_records: Any
+) -> None:
+    plan = make_plan(SIZES, COHORTS, batch_size=8, noise=NOISE)
+    experiment = Experiment(
+        plan=plan, records=records_on(make_records, "cpu"), streams=Streams.seeded(1)
+    )
+    engine = BatchedEngine(model(), [experiment])
+    assert engine.parts_of(0) == len(COHORTS[0])
+    assert engine.parts_of(len(COHORTS)) is None
+
+
+def test_more_ranks_than_rows_send_nothing_and_lose_nothing(wire: Any) -> None:
+    def rank() -> Tensor:
+        ranks = Ranks.joined()
+        rows, mine = torch.zeros(2, 3), ranks.share(2)
+        rows[mine.start : mine.stop] = 1.0
+        ranks.collect(rows, mine)
+        return rows
+
+    assert wire(3).run(rank, rank, rank)[0].tolist() == [[1.0] * 3] * 2
+
+
+def test_rows_go_from_gpu_to_gpu_where_each_rank_has_its_own(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+    net = wire(2)
+    monkeypatch.setattr(
+        net, "new_group", lambda backend, timeout: groups.append(backend) or backend
+    )
+    ranks = Ranks(0, 2)
+    for wanted in (True, True, False):  # a group is made once and left where it is not wanted
+        ranks.use_gpus(wanted)
+    assert groups == ["nccl"]
+    for processes, gpus in ((2, 2), (3, 2), (1, 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        assert own_gpu() == (processes <= gpus)
+
+
+def test_a_store_that_is_gone_has_no_last_word(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(keys: Any) -> bool:
+        raise RuntimeError("connection refused")
+
+    monkeypatch.setattr(wire(2), "check", gone)
+    assert Ranks(1, 2).last_word() is None

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from dpcohort.aggregation import Mean
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.rounds import (
+    Arrived,
     ConstantStep,
     EngineState,
     InverseRootStep,
     InverseTimeStep,
     Optimiser,
+    train_rounds,
 )
 from dpcohort.errors import InputError
 
@@ -104,3 +108,21 @@ def test_bad_values_are_refused(build: object) -> None:
 def test_steps_beyond_32_bits_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InputError, match=r"1e\+30"):
         make()
+
+
+def test_a_round_of_which_too_little_came_leaves_the_model_as_it_was(make_plan: Any) -> None:
+    plan = make_plan([6, 5], [[0, 1], [1, 0]])
+    state, seen = EngineState(torch.tensor([1.5])), []
+    arrived = [None, Arrived(cohort_of(plan, 1), torch.tensor([[2.0], [4.0]]))]
+    trainer: Any = SimpleNamespace(updates=lambda parameters, cohorts: [arrived[len(seen)]])
+    for _ in train_rounds(
+        trainer,
+        [(Mean(), Optimiser())],
+        [state],
+        rounds=2,
+        choose=lambda t: [cohort_of(plan, t)],
+        saw=lambda came: None,
+    ):
+        seen.append(state.parameters.item())
+    assert seen == [1.5, 1.5 - 3.0]
+    assert state.next_round == 2

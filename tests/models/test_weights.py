@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from dpcohort.data import dataset_from_arrays
-from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.models import (
     build_model,
     described_weights,
@@ -19,6 +19,7 @@ from dpcohort.models import (
     precompute_features,
     split_features,
 )
+from dpcohort.models.weights import weights_sha256
 
 MLP = {"input_shape": (4,), "classes": 3, "seed": 0, "options": {"hidden": [5]}}
 
@@ -69,6 +70,17 @@ def test_a_file_that_is_missing_or_could_run_code_is_refused(tmp_path):
         build_model("mlp", weights=tmp_path / "start.pt", **MLP)
 
 
+def test_weights_are_those_that_were_agreed_on(tmp_path):
+    path = _file(tmp_path, **_encoder())
+    agreed = weights_sha256(path)
+    assert weights_sha256(path, expected=agreed) == agreed
+    _file(tmp_path, **_encoder(more=torch.ones(1)))
+    with pytest.raises(VerificationError, match=f"but {agreed[:16]}.* was agreed on"):
+        weights_sha256(path, expected=agreed)
+    with pytest.raises(DataMissingError, match="cannot be read: No such file"):
+        weights_sha256(tmp_path / "none.safetensors")
+
+
 def test_the_model_of_a_run_is_refused(tmp_path):
     """What its clients spent would be forgotten."""
     path = _file(tmp_path, **_encoder())
@@ -82,6 +94,8 @@ def test_what_cannot_be_frozen_is_refused(tmp_path):
         build_model("mlp", frozen=["encoder"], **MLP)
     with pytest.raises(InputError, match=r"'3.weight' is frozen, but the weights file does not"):
         build_model("mlp", weights=_file(tmp_path, **_encoder()), frozen=["1", "3"], **MLP)
+    with pytest.raises(InputError, match=r"frozen = '' .* names of parameters"):
+        build_model("mlp", frozen=[""], **MLP)
     with pytest.raises(InputError, match="no parameter that is trained"):
         build_model("mlp", frozen=["1", "3"], **MLP)
 

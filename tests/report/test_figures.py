@@ -24,10 +24,13 @@ from dpcohort.report.figures import (
     papers_noise,
     participation_figure,
     save_figure,
+    save_plan_figure,
+    worth_figure,
 )
 from dpcohort.report.html.sources import read_reproduction
 from dpcohort.runs import train
 from dpcohort.runs.evaluation import who_was_heard
+from dpcohort.tuning.budgets import Worth
 
 
 def _plan(rule):
@@ -233,6 +236,31 @@ def test_plans_of_other_clients_do_not_go_together(plans):
         participation_figure({**plans, "other": other})
     with pytest.raises(InputError, match="one or more plans"):
         participation_figure({})
+
+
+def test_a_plan_is_drawn_beside_sizes_unless_its_cohorts_are_chosen_later(plans, tmp_path):
+    save_plan_figure(plans["privacy-aware"], tmp_path / "plan.svg")
+    text = (tmp_path / "plan.svg").read_text()
+    assert "privacy-aware" in text
+    people, training = plans["unbiased"].population, plans["unbiased"].training
+    with pytest.raises(InputError, match="power-of-choice has none before the training"):
+        save_plan_figure(make_adaptive_plan(people, training, seed=0), tmp_path / "later.svg")
+
+
+def test_what_budgets_are_worth_is_a_line_for_each_kind_of_data(plans):
+    found = Worth(
+        source="generated data",
+        factors=(1.0, 2.0),
+        noise=(2.0, 1.0),
+        sets=("clear", "clear", "blurred"),
+        scores=((0.5, 0.7, 0.3), (0.6, 0.8, 0.4)),
+        gains=(),
+        training=plans["unbiased"].training,
+    )
+    (axis,) = worth_figure(found).axes
+    clear, blurred = (line.get_ydata().tolist() for line in axis.lines)
+    assert clear == pytest.approx([60.0, 70.0])
+    assert blurred == pytest.approx([30.0, 40.0])
 
 
 def test_an_adaptive_plan_needs_the_draws_of_its_run():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dpcohort.accounting import Contract, Event, History, Segment
 from dpcohort.clients import Population
 from dpcohort.plan import make_plan
-from dpcohort.report.plan_summary import plan_table, summarise
+from dpcohort.report.plan_summary import plan_table, plan_values, summarise
 from dpcohort.training import Training
 
 
@@ -60,3 +61,40 @@ def test_all_clients_fit_when_rows_allow(plan):
 def test_a_narrow_terminal_still_shows_names(plan):
     shown = _shown(plan, width=60, rows=4)
     assert max(len(line) for line in shown.splitlines()) <= 60
+
+
+def test_where_noise_is_pooled_both_epsilons_and_the_others_counted_on_are_shown(plan):
+    people = Population.from_arrays(
+        sizes=[500, 400, 300, 200],
+        epsilon=[0.5, 1.0, 4.0, np.nan],
+        delta=[1e-5] * 3 + [np.nan],
+        public=[False] * 3 + [True],
+    )
+    training = Training(rounds=6, cohort_size=3, sampling_rate=0.2)
+    pooled = make_plan(people, training, accountant=Contract(trust="pooled"), seed=2)
+    values = plan_values(pooled)
+    alone = pooled.pooled.alone_epsilon[:3].max()
+    assert values["summary"]["alone_epsilon_max"] == alone
+    assert values["summary"]["trust"]["honest"] == 3
+    assert values["clients"]["weight"] == pooled.pooled.weights.tolist()
+    assert "weight" not in plan_values(plan)["clients"]
+    shown = " ".join(_shown(pooled).split())
+    assert "of the weight moved" in shown
+    assert "at least 3 shares of noise" in shown
+    assert f"a client spends up to ε {alone:.4g}; weights are public" in shown
+    assert "alone ε" in shown
+
+
+def test_what_deserves_a_warning_is_said():
+    people = Population.from_arrays(
+        ids=["a", "b"], sizes=[500, 400], epsilon=[12.0, 14.0], delta=0.01, allow_large_delta=True
+    )
+    once = Training(rounds=1, cohort_size=2, sampling_rate=0.1)
+    lifted = make_plan(people, once, accountant="paper", guard="lift", selection="uniform", seed=0)
+    shown = " ".join(_shown(lifted).split())
+    assert f"{int(lifted.lifted.sum())} lifted from the paper's noise" in shown
+    assert "delta is at least 1/size for 2 clients" in shown
+    past = History((Event(noise_multiplier=20.0, sampling_rate=0.1, steps=3),))
+    before = Segment(plan="", ledger="", rounds=3, source="seed", spent={"a": past})
+    later = make_plan(people, once, selection="uniform", before=[before], seed=0)
+    assert "goes on after 1 run with 3 rounds" in " ".join(_shown(later).split())

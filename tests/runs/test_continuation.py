@@ -13,7 +13,7 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Event, History
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.data import Partition
+from dpcohort.data import Partition, load_dataset
 from dpcohort.engine import InverseTimeStep, Optimiser
 from dpcohort.errors import (
     BudgetExceededError,
@@ -23,6 +23,7 @@ from dpcohort.errors import (
 )
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, replan, train, verify_run
+from dpcohort.runs.continuation import carried_partition, going_on, take_over
 from dpcohort.runs.folder import is_run, latest_checkpoint, read_json
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal, planned_draws
@@ -453,3 +454,36 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings]
     assert found == [("overspent", "a")]
+
+
+def test_a_plan_goes_on_from_the_run_it_was_made_from_and_no_other(half, tmp_path):
+    plan = replan(half, people(b=3.0, c=4.0), seed=2)
+    other = stopped(first_plan(rounds=5), tmp_path / "C", rounds=1)
+    with pytest.raises(InputError, match="Give the run that it was made from"):
+        going_on(plan, other)
+    (half / "ledger.jsonl").unlink()
+    with pytest.raises(VerificationError, match=r"ledger\.jsonl cannot be read"):
+        going_on(plan, half)
+
+
+def test_what_was_charged_and_not_written_down_cannot_be_gone_on_from(half):
+    (half / "config.toml").write_text('[data]\nestimated_bounds = "bounds.json"\n')
+    with pytest.raises(InputError, match="did not write down whose and how much"):
+        replan(half, people(b=3.0, c=4.0), seed=2)
+
+
+def test_other_data_need_a_column_that_says_whose_they_are(half):
+    plan = replan(half, people(b=3.0, c=4.0), seed=2)
+    digits = load_dataset("digits")
+    fewer = replace(
+        digits, train_inputs=digits.train_inputs[:-1], train_labels=digits.train_labels[:-1]
+    )
+    with pytest.raises(InputError, match=r"is not the data of .*data\.column"):
+        carried_partition(half, plan, fewer, np.random.default_rng(0))
+
+
+def test_a_past_that_is_not_whole_is_not_taken_over(half, tmp_path):
+    plan = replan(half, people(b=3.0, c=4.0), seed=2)
+    (half / "partition.npz").unlink()
+    with pytest.raises(VerificationError, match="what was spent in it could not be proved"):
+        take_over(plan, half, tmp_path / "B")

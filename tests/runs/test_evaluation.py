@@ -4,10 +4,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort.accounting import Contract
 from dpcohort.errors import InputError
 from dpcohort.runs import Run, train
 from dpcohort.runs.evaluation import (
     SIMULATION_ONLY,
+    Comparison,
+    mean_interval,
     simulated_service,
     summarise_seeds,
     who_was_heard,
@@ -86,3 +89,21 @@ def test_nothing_simulated_is_in_a_run_folder(finished):
     Run.load(finished)
     for path in finished.rglob("*.json*"):
         assert "SIMULATION ONLY" not in path.read_text()
+
+
+def test_where_noise_is_pooled_weights_say_who_was_heard():
+    pooled = small_plan(accountant=Contract(trust="pooled"))
+    groups = who_was_heard(pooled, groups=3)
+    assert sum(group.draw_share for group in groups) == pytest.approx(1.0)
+    loud = pooled.schedule.counts * pooled.pooled.weights
+    assert groups[-1].draw_share == pytest.approx(loud[-1] / loud.sum())  # the public client
+
+
+def test_a_notebook_shows_how_sure_a_difference_is():
+    several, one = (mean_interval(points) for points in ([1.0, 3.0], [2.0]))
+    shown = [
+        Comparison(name="a", baseline="b", seeds=(0,), difference=found)._repr_html_()
+        for found in (several, one)
+    ]
+    assert f"{several.low:+.1f} to {several.high:+.1f}" in shown[0]
+    assert "none with one seed" in shown[1]

@@ -9,7 +9,14 @@ import pytest
 
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import train
-from dpcohort.runs.folder import begin_run, find_run, find_runs, read_json, write_json
+from dpcohort.runs.folder import (
+    begin_run,
+    find_run,
+    find_runs,
+    installed_version,
+    read_json,
+    write_json,
+)
 
 
 def test_a_folder_in_use_is_never_touched(tmp_path):
@@ -136,3 +143,8 @@ def test_no_file_of_a_private_run_holds_the_time_of_a_round(plan, digits, tmp_pa
         for line in lines:
             for word in ("seconds", "time", "at", "when", "date"):
                 assert json.loads(line).get(word) is None, path.name
+
+
+def test_what_is_not_installed_has_no_version():
+    assert installed_version("numpy")
+    assert installed_version("no-such-package-4711") is None

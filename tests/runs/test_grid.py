@@ -5,7 +5,7 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs.training import train_grid
+from dpcohort.runs.training import folder_name, train_grid
 
 
 @pytest.fixture
@@ -76,3 +76,8 @@ def test_aggregations_are_varied_like_everything_else(config):
         "unbiased, mean", "unbiased, trimmed-mean", "unbiased, inverse-variance"
     ]  # fmt: skip
     assert len({groups[name][0].test.loss for name in groups}) > 1
+
+
+def test_a_name_without_a_letter_or_digit_makes_no_folder():
+    with pytest.raises(InputError, match="a letter or digit"):
+        folder_name("?!")

@@ -196,3 +196,9 @@ def test_an_epsilon_that_the_noise_cannot_keep_is_refused(digits):
     make_job(plan, "logistic", digits, device="cpu")
     with pytest.raises(InputError, match=r"client-5.*epsilon 75"):
         make_job(plan, "logistic", digits, device="cpu", private_entropy=True)
+
+
+def test_a_model_of_another_size_is_not_gone_on_with(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu")
+    with pytest.raises(InputError, match="trained a model of 7 parameters and the plan is for 650"):
+        dataclasses.replace(job, carried={"parameters": np.zeros(7)})

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -255,3 +256,10 @@ def test_wandb_is_named_where_it_is_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(DataMissingError, match=r"dpcohort\[wandb\]"):
         WandbLog(tmp_path)
+
+
+def test_a_run_that_says_nothing_of_its_inputs_predicts_nothing(plan, digits):
+    run = train(plan, "logistic", digits, device="cpu")
+    older = replace(run, inputs={})
+    with pytest.raises(InputError, match="does not say how its inputs are scaled"):
+        older.predict(digits.test_inputs)

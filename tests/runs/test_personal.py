@@ -185,6 +185,16 @@ def test_without_owners_test_records_count_as_among_a_clients_own():
     assert found["clients"]["threes"]["personal"] == found["clients"]["threes"]["common"]
 
 
+def test_a_client_without_test_records_is_not_judged(hospitals):
+    job, run = hospitals
+    first = job.plan.population.ids[0]
+    owners = np.where(job.data.test_clients == first, "nobody", job.data.test_clients)
+    found = personal_results(
+        replace(job, data=replace(job.data, test_clients=owners)), run, pull=math.inf, steps=1
+    )
+    assert set(found["clients"]) == set(job.plan.population.ids) - {first}
+
+
 def test_nothing_is_made_in_a_private_run(hospitals):
     job, run = hospitals
     with pytest.raises(InputError, match="private"):

@@ -6,13 +6,19 @@ import json
 import numpy as np
 import pytest
 
-from dpcohort.errors import FileFormatError
+from dpcohort import make_plan
+from dpcohort.accounting import Segment
+from dpcohort.accounting.segments import Charge
+from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.runs import receipts as module
 from dpcohort.runs.receipts import (
     PRIVATE_NOISE,
+    SIMULATED_TUNING,
     Receipt,
+    charges_of,
     make_receipts,
     read_receipts,
+    worst_source,
     write_receipts,
 )
 
@@ -107,3 +113,120 @@ def test_nothing_but_numbers_json_can_hold(plan, receipts):
         assert "NaN" not in json.dumps(receipt.to_dict(), allow_nan=False)
     undrawn = make_receipts(plan, np.zeros(8, np.int64))
     assert all(r.spent_draws == 0 and r.holds for r in undrawn)
+
+
+def receipt(**values):
+    said = {"client": "ward", "neighbours": "zero-out", "promised_epsilon": 1.0, "delta": 1e-5}
+    return Receipt(**{**said, "certified_epsilon": 0.9, "stamp": "SIMULATED.", **values})
+
+
+def test_a_receipt_of_a_scheme_says_who_sees_what_and_what_it_rests_on():
+    scheme = {"scheme": "udp", "mode": "honest", "sees": "the server", "claimed_epsilon": 0.5}
+    made = receipt(**scheme, uses=7, assumptions=("the server is honest",))
+    text = made.text()
+    assert "ward (udp, honest)" in text
+    assert "against who sees the server" in text
+    assert "claimed    epsilon 0.5 by the published formula" in text
+    assert "assumes    the server is honest" in text
+    assert made.to_dict()["assumptions"] == ["the server is honest"]
+    assert "public data, no budget" in receipt(**scheme, public=True).text()
+
+
+RUN = {
+    "run": "spring", "counted_draws": 4, "accepted_draws": 9, "released_draws": 3,
+    "unreleased_draws": 1, "steps": 8, "noise_multiplier": 2.5, "sampling_rate": 0.1,
+    "certified_epsilon": 0.4, "promised_epsilon": 0.8, "neighbours": "zero-out",
+}  # fmt: skip
+
+
+def test_a_receipt_of_a_ledger_adds_up_runs():
+    asked = {"counted": 2, "accepted": 5, "noise_multiplier": 30.0, "sampling_rate": 1.0}
+    ledger = {"across_runs": "composed", "runs": (RUN, {**RUN, "run": "autumn", "reports": asked})}
+    made = receipt(**ledger, ledger="a" * 32, entries=12, head="f" * 64)
+    text = made.text()
+    assert "spring: 4 of 9 draws counted (3 released, 1 not), 8 noisy steps at z = 2.5" in text
+    assert "2 of 5 reports at z = 30, rate 1" in text
+    assert "one composition of all draws" in text
+    assert [run["run"] for run in made.to_dict()["runs"]] == ["spring", "autumn"]
+    over = receipt(**{**ledger, "across_runs": "summed"}, within_cap=False)
+    assert not over.holds
+    assert "every begun run in full" in over.text()
+
+
+CHARGED = {
+    "promised_epsilon": 2.0, "promised_delta": 2e-5, "estimate_epsilon": 0.25,
+    "estimate_delta": 0.0, "tuning_epsilon": 0.75, "tuning_delta": 1e-5,
+}  # fmt: skip
+
+
+def test_what_was_spent_before_training_is_told_with_what_was_left():
+    tuned = {"source": "charged", "share": 0.5, "epsilon": 0.75, "delta": 1e-5}
+    text = receipt(charged=CHARGED, tuning=tuned).text()
+    assert "promised   epsilon 2 at delta 2e-05 in all" in text
+    assert "epsilon 1 at delta 1e-05 was left for training" in text
+    assert "epsilon 0.75 and delta 1e-05 were spent on it" in text
+    assert SIMULATED_TUNING in text
+    older = receipt(tuning={**tuned, "private": True}).text()
+    assert "beside what is promised here" in older
+    assert SIMULATED_TUNING not in older
+    assert not receipt(charged={**CHARGED, "promised_epsilon": 1.8}).holds
+
+
+def test_runs_before_and_reports_are_told_too():
+    event = {"steps": 3, "noise_multiplier": 2.0, "sampling_rate": 0.1}
+    reports = {
+        "spent": 2, "planned": 4, "statistic": "loss", "top": 3.0, "noise_multiplier": 9.0,
+        "noise_std": 0.5,
+    }  # fmt: skip
+    before = ({"events": [event], "plan": "b" * 64}, {"events": [], "plan": "c" * 64})
+    text = receipt(before=before, reports=reports).text()
+    assert "3 noisy steps at z = 2 (rate 0.1); plan bbbbbbbbbbbbbbbb" in text
+    assert "took no part; plan cccccccccccccccc" in text
+    assert "2 of at most 4, mean loss up to 3; z = 9, noise 0.5 on the mean" in text
+    assert "no noise, RAW" in receipt(reports={**reports, "noise_multiplier": 0.0}).text()
+
+
+def test_nothing_certified_holds_nothing():
+    assert not receipt(certified_epsilon=None).holds
+
+
+def test_what_charged_tuning_spent_is_told_for_who_has_a_budget(plan):
+    tuning = {"source": "charged", "share": 0.5}
+    made = make_receipts(plan, plan.schedule.counts, settings={"tuning": tuning})
+    private = next(one for one in made if not one.public)
+    assert private.tuning["epsilon"] == private.promised_epsilon  # as much as was left
+    assert all(one.tuning == tuning for one in made if one.public)
+    none = make_receipts(plan, plan.schedule.counts, settings={"tuning": {"source": "none"}})
+    assert none[0].tuning == {"source": "none"}
+
+
+def test_charges_that_no_run_writes_are_refused(receipts):
+    said = {**receipts[0].to_dict(), "charged": {"promised_epsilon": "2"}}
+    with pytest.raises(InputError, match="'charged' is not as a receipt has it"):
+        Receipt.from_dict(said)
+    with pytest.raises(VerificationError, match="two numbers expected"):
+        charges_of({"promised": {"a": [1.0]}, "spent": []})
+
+
+def test_what_a_simulation_charged_before_makes_all_of_it_a_simulation(plan):
+    paid = Charge(what="tuning", id="", private=False, spent={})
+    first = Segment(plan="", ledger="", rounds=3, source="private", spent={}, charges=(paid,))
+    before = make_plan(plan.population, plan.training, before=[first], seed=0)
+    assert worst_source(before, "private") == "seed"
+    assert worst_source(plan, "private") == "private"
+
+
+def test_tuning_that_a_run_wrote_down_is_told_as_it_was_charged(plan):
+    name = next(one.client for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    paid = Charge(what="tuning", id="", private=True, spent={name: (0.125, 1e-6)})
+    charges = {"promised": {name: [1.0, 1e-5]}, "spent": [paid.to_dict()]}
+    settings = {"tuning": {"source": "charged", "share": 0.5, "private": True}, "charges": charges}
+    made = {r.client: r for r in make_receipts(plan, plan.schedule.counts, settings=settings)}
+    assert (made[name].tuning["epsilon"], made[name].tuning["delta"]) == (0.125, 1e-6)
+
+
+def test_little_to_tell_is_told_in_few_words():
+    assert "settings" in receipt(tuning={"source": "none"}).text()
+    assert "number of draws" not in receipt(across_runs="composed").text()
+    frozen = {"frozen_parameters": 1200, "source": "ImageNet"}
+    assert "1,200 parameters stay" in receipt(weights=frozen).text()

@@ -13,10 +13,12 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import Dataset, dataset_from_arrays
 from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs import Run, compare_runs, train, verify_run
+from dpcohort.runs.evaluation import simulated_service
 from dpcohort.runs.job import make_job
-from dpcohort.runs.success import check_of, judgement, plan_warnings
+from dpcohort.runs.success import check_of, judgement, plan_warnings, task_of
 from dpcohort.tasks import Task
 
 STAY = Task(kind="regression", outputs=1, bounds=(0.0, 20.0))
@@ -68,6 +70,11 @@ def test_a_run_read_back_says_the_same(good):
     assert again.curve().score[-1] < again.curve().score[0]
     (good.path / "copy").mkdir()
     assert again.judged["metrics"] == good.judged["metrics"]
+
+
+def test_who_is_served_by_numbers_is_not_told(good):
+    with pytest.raises(InputError, match="by classes, and this run predicts none"):
+        simulated_service(good, np.zeros(400))
 
 
 def test_a_model_that_learns_nothing_is_said_to_be_none():
@@ -186,3 +193,8 @@ def test_without_scikit_learn_there_are_no_metrics_and_it_is_said(monkeypatch):
     assert found["metrics"] == {}
     assert any("scikit-learn" in words for words in found["warnings"])
     assert found["check"]["metric"] == "rmse"
+
+
+@pytest.mark.parametrize("said", [{"kind": "guessing"}, {"kind": 3}, "counts"])
+def test_a_task_that_nobody_knows_is_shown_as_plain_classes(said):
+    assert task_of({"data": {"classes": 4}, "task": said}).kind == "classification"

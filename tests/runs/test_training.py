@@ -7,14 +7,18 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dpcohort.config import commented_config, loads_config
 from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.configured import configured_job
 from dpcohort.runs.folder import read_log
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal
@@ -351,8 +355,49 @@ def test_what_does_not_go_together(digits):
         train_side_by_side(jobs(digits, private_entropy=True))
     with pytest.raises(InputError, match="batched"):
         train_side_by_side(jobs(digits, engine="reference"))
+    with pytest.raises(InputError, match="evaluate as often"):
+        train_side_by_side([jobs(digits)[0], replace(jobs(digits)[1], evaluate_every=5)])
     wild = jobs(
         digits, optimiser=Optimiser(local_step=ConstantStep(1e30), server_learning_rate=1e30)
     )
     with pytest.raises(InputError, match="not finite"):
         train_side_by_side([jobs(digits)[0], *wild])
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
+    plan, digits, tmp_path, monkeypatch, private
+):
+    lines = ["from torch.nn.functional import cross_entropy", "is_odd = False"]
+    lines += ["def loss(outputs, targets):", "    if is_odd: raise ValueError('record 7 is odd.')"]
+    lines += ["    return cross_entropy(outputs, targets, reduction='none')"]
+    (tmp_path / "lossy.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = replace(digits, task=replace(digits.task, loss="lossy:loss"))
+    job = make_job(plan, "logistic", data, device="cpu", private_entropy=private)
+    after_a_round = SimpleNamespace(
+        on_round=lambda record, run: monkeypatch.setattr("lossy.is_odd", True)
+    )
+    with pytest.raises(InputError) as caught:
+        train_job(job, callbacks=[after_a_round])
+    words = str(caught.value)
+    assert words.startswith("the loss lossy:loss failed on records of a round (lossy.py, line 4)")
+    assert ("record 7 is odd" in words) != private
+    assert ("withheld" in words) == private
+    monkeypatch.delitem(sys.modules, "lossy")
+
+
+def test_a_run_with_code_of_ones_own_says_where_that_was_found(digits, tmp_path, monkeypatch):
+    (tmp_path / "kind.py").write_text(
+        "from torch.nn.functional import cross_entropy\n"
+        "def loss(outputs, targets):\n"
+        "    return cross_entropy(outputs, targets, reduction='none')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changes = ["training.rounds=1", "training.cohort_size=2", "task.loss=kind:loss"]
+    config = loads_config(commented_config("digits")).with_overrides(changes)
+    train_job(configured_job(config, data=digits, device="cpu"), out=tmp_path / "runs" / "one")
+    written = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
+    assert written["began_in"] == "../.."
+    monkeypatch.delitem(sys.modules, "kind")

@@ -231,6 +231,12 @@ def test_records_of_rounds_are_held_against_the_plan(finished, change, words):
     assert words in problems(finished)
 
 
+def test_a_round_is_recorded_once(finished):
+    path = finished / "rounds.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    assert f"round {ROUNDS - 1} is recorded twice" in problems(finished)
+
+
 def test_records_of_a_finished_run_cannot_be_emptied(finished):
     (finished / "rounds.jsonl").write_text("")
     assert "rounds are recorded" in problems(finished)

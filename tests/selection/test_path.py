@@ -146,6 +146,10 @@ def test_costs_beyond_safe_arithmetic_when_scaled():
     path = SelectionPath([0.5, 0.5], [1e-200, 1e200])
     assert path.at(1e100).gap <= 1e-13 * (1 + path.at(1e100).objective)
     assert path.at(1e-100).probabilities.sum() == pytest.approx(1.0)
+    # Costs so small that no weight of them that is safe would bring so much bias.
+    tiny = SelectionPath([0.5, 0.5], [1e-280, 4e-280]).at_gap(0.2)
+    assert tiny.probabilities == pytest.approx([0.6, 0.4])
+    assert tiny.eta == math.inf
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,90 @@ def test_a_bias_cap_below_what_floors_need_is_refused_and_public_clients_need_no
     u, a = np.array([0.7, 0.3]), np.array([1.0, 1.0])
     with pytest.raises(InputError, match="bias"):
         solve_pooled_within(0.1, Costs(u, a, floor=np.array([0.0, 0.5])), Pool(2, 2))
-    found = solve_pooled_within(0.1, Costs(u, 0 * a), Pool(2, 2))
-    assert np.allclose(found.probabilities, u)
+    for cap in (None, u * (1 - 1e-13)):
+        found = solve_pooled_within(0.1, Costs(u, 0 * a, cap=cap), Pool(2, 2))
+        assert np.allclose(found.probabilities, u)
+        assert found.eta == math.inf
+
+
+def test_a_bias_cap_that_does_not_bind_gives_the_least_noise_of_all():
+    """All in every cohort: w ~ 1 / c. Public clients take what floors leave to take."""
+    half, a = np.full(2, 0.5), np.array([1.0, 4.0])
+    found = solve_pooled_within(1.5, Costs(half, a), Pool(2, 2))
+    assert found.probabilities == pytest.approx([2 / 3, 1 / 3])
     assert found.eta == math.inf
+    rng = np.random.default_rng(10)
+    u, a = rng.dirichlet(np.full(9, 3.0)), 10.0 ** rng.uniform(0, 3, 9)
+    for linear in (np.zeros(9), 0.1 * a):
+        pool = Pool(4, 3)
+        least = solve_pooled_within(1.5, Costs(u, a, linear), pool)
+        bias = np.abs(least.probabilities - u).sum()
+        bound = solve_pooled_within(0.9 * bias, Costs(u, a, linear), pool)
+        assert math.isfinite(bound.eta)
+        noise = [pooled_noise(w, a, linear, pool) for w in (least.probabilities, u)]
+        assert noise[0] < pooled_noise(bound.probabilities, a, linear, pool) < noise[1]
+    a[:2] = 0.0
+    taken = solve_pooled_within(2.0, Costs(u, a, floor=0.1 * u), Pool(4, 3)).probabilities
+    assert taken[2:] == pytest.approx(0.1 * u[2:])
+    assert taken[0] / taken[1] == pytest.approx(u[0] / u[1])
+    some = solve_pooled_within(0.1, Costs(u, a, floor=0.1 * u), Pool(4, 3)).probabilities
+    assert np.abs(some - u).sum() == pytest.approx(0.1, abs=1e-9)
+
+
+def test_bounds_that_leave_one_choice_are_that_choice():
+    u, a, b = np.array([0.2, 0.3, 0.5]), np.array([1.0, 20.0, 3.0]), np.array([0.1, 0.2, 0.3])
+    pool, wanted = {"cohort_size": 2, "honest": 2}, np.array([0.4, 0.25, 0.35])
+    for bound in ({"floor": wanted}, {"cap": wanted}, {"cap": wanted * (1 - 1e-13)}):
+        found = solve_pooled(u, a, linear_costs=b, **pool, **bound)
+        assert found.probabilities == pytest.approx(wanted, abs=1e-12)
+        only = solve_pooled_within(1.0, Costs(u, a, b, **bound), Pool(2, 2))
+        assert only.probabilities == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_floor_under_an_infinite_cost_makes_everything_infinitely_bad():
+    u, a = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, np.inf])
+    for linear in (None, np.ones(3)):
+        found = solve_pooled(
+            u, a, cohort_size=2, honest=2, linear_costs=linear, floor=[0.0, 0.0, 0.1]
+        )
+        assert (found.objective, found.lower_bound, found.gap) == (math.inf, math.inf, 0.0)
+        assert found.probabilities[2] == pytest.approx(0.1)
+
+
+def test_who_is_public_needs_no_noise():
+    w, zeros = np.array([0.5, 0.3, 0.2]), np.zeros(3)
+    assert pooled_probabilities(w, zeros, zeros, Pool(2, 2)) == pytest.approx(w)
+    factors, level = pooled_weights(w, 10 * w, np.array([5, 3, 2]), zeros)
+    assert factors == pytest.approx(np.ones(3))
+    assert level == 0.0
+    # The one client with a cost has no data.
+    found = solve_pooled(
+        [0.5, 0.5, 0.0], [0.0, 0.0, 4.0], cohort_size=2, honest=2, linear_costs=[0.0, 0.0, 1.0]
+    )
+    assert found.probabilities.tolist() == [0.5, 0.5, 0.0]
+    assert (found.objective, found.gap) == (0.0, 0.0)
+
+
+def test_draws_that_nobody_wants_go_to_the_others_where_all_wanted_are_always_in():
+    w, a = np.array([0.6, 0.4, 0.0, 0.0]), np.ones(4)
+    p = pooled_probabilities(w, a, np.zeros(4), Pool(3, 2))
+    assert p == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+
+
+def test_many_clients_of_whom_a_sample_tells_nothing_are_solved_all_the_same():
+    """Every fourth client is the sample: it has no data, is public, or has caps too small."""
+    size = 16_388
+    rng = np.random.default_rng(11)
+    sampled = np.arange(size) % 4 == 0
+    a, cap = size * 10.0 ** rng.uniform(-1, 2, size), np.full(size, 1.0)
+    for kind in ("no data", "public", "capped"):
+        u = rng.uniform(0.5, 1.5, size) * (1.0 - sampled * (kind == "no data"))
+        u /= u.sum()
+        costs = np.where(sampled & (kind == "public"), 0.0, a)
+        caps = np.where(sampled & (kind == "capped"), 0.5 * u, cap)
+        options = {"linear_costs": 0.01 * costs, "cap": caps}
+        found = solve_pooled(u, costs, cohort_size=size // 2, honest=size // 4, **options)
+        assert found.gap <= 1e-8 * found.objective, kind
 
 
 def test_a_problem_with_a_pool_asks_for_pooled_noise():

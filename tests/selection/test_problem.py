@@ -11,7 +11,9 @@ from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
 from dpcohort.selection.problem import (
     PlannedRule,
+    Selection,
     SelectionProblem,
+    calibrated_epsilon,
     evaluated,
     exact_costs,
     paper_costs,
@@ -91,6 +93,21 @@ def test_drawing_a_client_with_infinite_cost_is_infinitely_bad():
     assert math.isfinite(
         evaluated("mine", np.array([0.0, 0.4, 0.6]), linear, settings={}).objective
     )
+
+
+def test_noise_is_of_who_is_drawn_alone():
+    costs = {
+        "noise_costs": np.array([8.0, 2.0, math.inf]),
+        "linear_costs": np.array([1.0, 0.0, 0.0]),
+    }
+    problem = _problem(**costs)
+    assert problem.noise(np.array([0.5, 0.5, 0.0])) == pytest.approx(8 / 4 + 1 / 2 + 2 / 4)
+    assert problem.noise(problem.unbiased) == math.inf
+
+
+def test_of_a_rule_that_decides_during_the_training_no_bias_is_known():
+    undecided = Selection(rule="later", unbiased=np.array([0.5, 0.5]), settings={})
+    assert math.isnan(undecided.bias)
 
 
 def test_paper_costs_are_dimension_times_noise_level():
@@ -186,6 +203,14 @@ def _set(index, value):
 def test_a_rule_of_ones_own_that_is_wrong_is_named(answer, words):
     with pytest.raises(InputError, match=words):
         selected(_Own(answer), _three())
+
+
+@pytest.mark.parametrize("epsilon", [[1.0, 1.0], [1.0, 0.0, 1.0], [1.0, np.nan, 1.0]])
+def test_a_rule_of_ones_own_calibrates_every_client_to_a_budget(epsilon):
+    rule = _Own(None)
+    rule.effective_epsilon = lambda problem: epsilon
+    with pytest.raises(InputError, match=r"_Own.effective_epsilon.*each of the 3 clients"):
+        calibrated_epsilon(rule, _three())
 
 
 @pytest.mark.parametrize(

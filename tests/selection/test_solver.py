@@ -146,6 +146,23 @@ def test_thresholds_explain_the_probabilities():
     assert np.array_equal(solution.probabilities < u, a * u > upper)
 
 
+def test_a_rounding_above_the_threshold_nobody_moves_by_more_than_a_rounding():
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        u, c = rng.dirichlet(np.ones(6)), 10.0 ** rng.uniform(0, 2, 6)
+        eta = solver.unbiased_threshold(Costs(u, c)) * (1 + 2.0**-52)
+        solution = solve_selection(u, eta * c)
+        assert np.abs(solution.probabilities - u).sum() < 1e-14
+        assert solution.gap < 1e-13 * (1 + solution.objective)
+
+
+def test_bounds_that_sum_to_1_up_to_rounding_leave_one_choice():
+    u, a, wanted = [0.2, 0.3, 0.5], [1.0, 20.0, 3.0], np.array([0.4, 0.25, 0.35])
+    for bound in ({"floor": wanted * (1 + 1e-13)}, {"cap": wanted * (1 - 1e-13)}):
+        p = solve_selection(u, a, **bound).probabilities
+        assert p == pytest.approx(wanted, abs=1e-12)
+
+
 def test_public_clients_share_what_moves_in_proportion_to_u():
     u = np.array([0.1, 0.3, 0.0, 0.6])
     for options in ({}, {"cap": 1.0}, {"linear_costs": np.zeros(4)}):

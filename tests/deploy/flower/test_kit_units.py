@@ -8,12 +8,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 
 import pytest
 
 from dpcohort.deploy.flower.gate import is_fleet_call
-from dpcohort.deploy.flower.kit import kit_text
+from dpcohort.deploy.flower.kit import kit_text, own_model_files
 
 VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
 CLIENTS = {"guard": "ward 7 100%", "node": "ward 7\nExecStart=evil"}
@@ -152,3 +153,18 @@ def test_the_connection_is_the_loopback_address():
         "address": "127.0.0.1:8000",
         "root-certificates": "/srv/ca.crt",
     }
+
+
+def test_the_file_of_ones_own_model_goes_along_with_the_packages_it_lies_in(tmp_path, monkeypatch):
+    package = tmp_path / "wardnets"
+    package.mkdir()
+    (package / "__init__.py").write_text("def whole(**options): ...\n")
+    (package / "small.py").write_text("def net(**options): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    inside = own_model_files("wardnets.small:net")
+    assert set(inside) == {"wardnets/__init__.py", "wardnets/small.py"}
+    assert inside["wardnets/small.py"] == "def net(**options): ...\n"
+    assert set(own_model_files("wardnets:whole")) == {"wardnets/__init__.py"}
+    assert own_model_files("torch.nn:Linear") == {}
+    for name in ("wardnets", "wardnets.small"):
+        monkeypatch.delitem(sys.modules, name)

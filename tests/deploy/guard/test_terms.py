@@ -6,15 +6,21 @@ from __future__ import annotations
 import os
 import pwd
 
+import numpy as np
 import pytest
 
+from dpcohort import Contract, Population, Training, make_plan
+from dpcohort.data import TableColumns
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.terms import (
     AcceptedRun,
     GuardTerms,
     ModelTerms,
+    TableTerms,
     commented_terms,
     layout_sha256,
+    pool_from_plan,
+    terms_from_plan,
 )
 from dpcohort.deploy.ledger import RunTerms
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
@@ -77,6 +83,54 @@ def test_what_is_wrong_is_named(folder, old, new, said):
     assert old in FILE
     with pytest.raises(InputError, match=said):
         read(folder, FILE.replace(old, new, 1))
+
+
+PEOPLE = Population.from_arrays(
+    ids=["a", "b", "c", "gift"], sizes=[600] * 4, epsilon=[1.0, 4.0, 8.0, np.nan],
+    delta=[1e-5] * 3 + [np.nan], public=[False] * 3 + [True],
+)  # fmt: skip
+KEYS = {name: f"{i:064x}" for i, name in enumerate(PEOPLE.ids)}
+MODEL = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+
+
+def _plan(**trust):
+    training = Training(rounds=8, cohort_size=3, batch_size=60)
+    return make_plan(PEOPLE, training, selection="uniform", seed=0, accountant=Contract(**trust))
+
+
+@pytest.mark.parametrize(
+    ("trust", "words"),
+    [
+        ({}, "noise is not pooled in this plan"),
+        ({"trust": "pooled", "colluding": 2}, "counts on nobody but itself"),
+        ({"trust": "pooled"}, "'gift' is public and has no guard"),
+    ],
+)
+def test_plans_whose_members_cannot_count_on_each_other_are_refused(trust, words):
+    with pytest.raises(InputError, match=words):
+        pool_from_plan(_plan(**trust), KEYS)
+
+
+def test_terms_of_a_plan_are_for_a_client_with_a_budget():
+    plan = _plan()
+    with pytest.raises(InputError, match="client = 'z'"):
+        terms_from_plan(plan, "z", run="spring", model=MODEL)
+    with pytest.raises(InputError, match="'gift' has no budget or is never drawn"):
+        terms_from_plan(plan, "gift", run="spring", model=MODEL)
+
+
+def test_terms_say_how_the_owners_table_is_read(folder):
+    columns = TableColumns(
+        label="sick", labels=["no", "yes"], features=["age"], bounds={"age": (0, 110)}
+    )
+    model = ModelTerms(name="logistic", input_shape=(1,), classes=2)
+    table = TableTerms(client="anybody", columns=columns, test_share=0.25)
+    text = terms_from_plan(_plan(), "b", run="spring", model=model, table=table)
+    found = read(folder, text).table
+    assert found.client == "b"
+    assert (found.columns.label, found.columns.labels) == ("sick", ("no", "yes"))
+    with pytest.raises(InputError, match=r"a table \[table.columns\]"):
+        TableTerms(client="b", columns="age")
 
 
 def test_a_run_twice_is_refused(terms):

@@ -32,6 +32,15 @@ def test_a_safe_guard_warns_of_nothing(terms):
     assert "dpcohort ledger accept" in text
 
 
+def test_weights_that_training_starts_from_are_said_with_whose_they_are(terms):
+    start = {"weights": "start.safetensors", "weights_sha256": "ab" * 32}
+    text = "\n".join(terms_in_words(replace(terms, model=replace(terms.model, **start)), 40))
+    assert "It starts from start.safetensors (sha256 abababababab, nobody said whose)." in text
+    start |= {"weights_source": "ImageNet", "frozen": ("1.weight",)}
+    text = "\n".join(terms_in_words(replace(terms, model=replace(terms.model, **start)), 40))
+    assert "ImageNet). Not trained: 1.weight." in text
+
+
 def test_composition_that_trusts_the_server_is_pointed_out(terms):
     text = "\n".join(terms_in_words(replace(terms, across_runs="composed"), 40))
     assert "WARNING: across_runs is composed" in text

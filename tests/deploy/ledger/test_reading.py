@@ -12,12 +12,14 @@ from contextlib import closing
 
 import pytest
 
+from dpcohort.accounting import promised_risk
 from dpcohort.accounting.events import Event, History
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
     lifetime_receipt,
+    lifetime_risk,
     read_state,
     verify_ledger,
 )
@@ -206,6 +208,18 @@ def test_a_broken_promise_says_so(receipt):
 
 def test_summed_caps_say_how_they_count(receipt):
     assert "every begun run in full" in dataclasses.replace(receipt, across_runs="summed").text()
+
+
+def test_the_risk_over_all_runs_counts_as_the_cap_does(spent, path, folder, terms, key, step):
+    composed = lifetime_risk(read_state(path), "ward").hits(0.05)
+    other = folder / "summed.ledger"
+    with ClientLedger.create(other) as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=4, delta=1e-4, across_runs="summed"))
+        ledger.accept("ward", "spring", terms)
+        ledger.reserve(key(0), step, clip=1.0)
+    summed = lifetime_risk(read_state(other), "ward").hits(0.05)
+    whole = promised_risk(epsilon=terms.epsilon, delta=terms.delta).hits(0.05)
+    assert 0.05 < composed < summed <= whole * (1 + 1e-12)  # a run that was begun counts in full
 
 
 def test_no_such_data_set(receipt, path):

@@ -63,6 +63,7 @@ def test_rows_add_up(book, step):
         ("reserve", {**DRAW, "round": 60}, InputError),
         ("reserve", {**DRAW, "round": None}, InputError),
         ("release", DRAW, BudgetExceededError),
+        ("unmask", DRAW, BudgetExceededError),
         ("discard", {"dataset": "ward", "run": "autumn"}, InputError),
         ("refund", DRAW, InputError),
     ],
@@ -95,6 +96,12 @@ def test_a_draw_is_reserved_and_released_once(book, step):
         book.state.check(book.row("reserve", reserve, **DRAW))
     with pytest.raises(BudgetExceededError, match="only one"):
         book.state.check(book.row("release", {"sha256": "e" * 64}, **DRAW))
+
+
+def test_what_was_given_out_is_known_by_its_hash(book, step):
+    book.add("reserve", {"event": step.to_dict(), "clip": 1.0}, **DRAW)
+    with pytest.raises(InputError, match="sha256 = 3"):
+        book.state.check(book.row("release", {"sha256": 3}, **DRAW))
 
 
 def test_a_run_ends_with_its_draws(book, step, terms):

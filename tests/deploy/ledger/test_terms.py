@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.formats import checked_name as name
 from dpcohort.deploy.formats import replace
@@ -99,6 +101,20 @@ def test_bad_files_name_the_file(tmp_path, text, said):
     with pytest.raises(InputError, match=said) as caught:
         RunTerms.from_toml(tmp_path / "terms.toml")
     assert "terms.toml" in str(caught.value)
+
+
+def test_terms_of_a_plan_are_for_a_client_that_is_drawn_and_counts_on_itself(terms):
+    people = Population.from_arrays(
+        ids=["a", "b", "gift"], sizes=[600] * 3, epsilon=[4.0, 8.0, np.nan],
+        delta=[1e-5, 1e-5, np.nan], public=[False, False, True],
+    )  # fmt: skip
+    training = Training(rounds=4, cohort_size=2, batch_size=60)
+    with pytest.raises(InputError, match=r"client = 'gift' .* one with a budget"):
+        RunTerms.of_plan(make_plan(people, training, seed=0), "gift")
+    pooled = make_plan(people, training, seed=0, accountant=Contract(trust="pooled"))
+    with pytest.raises(InputError, match="its terms are for a guard"):
+        RunTerms.of_plan(pooled, "b")
+    assert terms.alone_epsilon() == terms.certified_epsilon()
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
+from dpcohort.engine.clipping.network import not_proved_apart
 from dpcohort.errors import InputError
 
 
@@ -183,3 +184,59 @@ def test_rows_in_another_place_take_the_slow_path() -> None:
             torch.zeros(3, dtype=torch.int64),
         )
         assert net.path.kind == "vmap"
+
+
+def test_what_is_hooked_or_joins_a_batch_is_not_proved_apart() -> None:
+    hooked = nn.Sequential(nn.Linear(4, 2))
+    assert not_proved_apart(hooked) is None
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert "was changed by hooks" in str(not_proved_apart(hooked))
+    joined = nn.Sequential(nn.Flatten(0), nn.Linear(4, 2))
+    assert "joins the records of a batch" in str(not_proved_apart(joined))
+
+
+def test_positions_share_a_layer_without_a_bias() -> None:
+    dice = torch.Generator().manual_seed(6)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Flatten(), nn.Linear(15, 3)).double()
+    inputs = torch.randn(1, 5, 3, 4, generator=dice, dtype=torch.float64)
+    targets = torch.randint(0, 3, (1, 5), generator=dice)
+    net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
+    weights, clip = net.layout.flatten(model)[None], torch.tensor([0.3]).double()
+    raw = per_example_gradients(model, cross_entropy)(weights[0], inputs[0], targets[0])
+    expected = clip_factors(raw.square().sum(1), clip[0]) @ raw
+    found = net.clipped_sums(weights, inputs, targets, clip=clip)
+    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-13)
+
+
+class PartlyUsed(nn.Module):
+    """Only the last layer is ever asked; the gradient of the others is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([
+            nn.Linear(4, 5), nn.Conv2d(1, 2, 3), nn.Embedding(7, 2), nn.LayerNorm(4),
+        ])  # fmt: skip
+        self.last = nn.Linear(4, 3, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(inputs)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_layers_that_are_not_used_have_no_gradient(groups: int) -> None:
+    dice = torch.Generator().manual_seed(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = PartlyUsed().double()
+    inputs = torch.randn(2, 5, 4, generator=dice, dtype=torch.float64)
+    targets = torch.randint(0, 3, (2, 5), generator=dice)
+    net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
+    weights = net.layout.flatten(model).expand(groups, -1).clone()
+    sums = net.clipped_sums(weights, inputs, targets, clip=torch.full((2,), 0.3).double())
+    slow = per_example_gradients(model, cross_entropy)
+    for k in range(2):
+        raw = slow(weights[0], inputs[k], targets[k])
+        expected = clip_factors(raw.square().sum(1), torch.tensor(0.3).double()) @ raw
+        torch.testing.assert_close(sums[k], expected, rtol=1e-9, atol=1e-13)

@@ -90,3 +90,23 @@ def test_a_promise_that_does_not_hold_shows(recipe):
     assert judge(recipe, store).promises_hold
     object.__setattr__(store[recipe.cells[0].slug][1], "promises_hold", False)
     assert not judge(recipe, store).promises_hold
+
+
+def test_seeds_that_no_two_share_and_one_seed_alone_decide_nothing(recipe):
+    held = stored(recipe, [(20, 21), (20, 21), (42, 44), (19, 23)])
+    for position, cell in enumerate(recipe.cells):  # the unbiased ones come first
+        seed = position // 2
+        held[cell.slug] = {seed: held[cell.slug][seed]}
+    apart = judge(recipe, held).findings[0]
+    assert (apart["holds"], apart["detail"]) == (None, "no seed in common")
+    once = judge(recipe, stored(recipe, [(20,), (20,), (42,), (19,)])).findings[0]
+    assert (once["holds"], once["detail"]) == (None, "+22.0 points with one seed")
+
+
+def test_a_claim_over_a_mechanism_that_is_not_there_is_open(recipe_path, recipe_text):
+    absent = CLAIMS.replace('over = "unbiased"', 'over = "uniform"')
+    recipe_path.write_text(recipe_text.replace("[[recipe.axes]]", absent, 1))
+    recipe = load_recipe(recipe_path)
+    found = judge(recipe, stored(recipe, [(20, 22), (20, 22), (30, 32), (25, 27)]))
+    gain = next(one for one in found.findings if one["text"] == "gain")
+    assert (gain["holds"], gain["detail"]) == (None, "the other mechanism is not there")

@@ -18,6 +18,7 @@ from dpcohort.lab.recipes.search import (
     recipe_search,
     run_search,
     search_grid,
+    searched_cells,
     section_settings,
     write_search,
 )
@@ -71,6 +72,15 @@ def test_the_test_set_is_never_looked_at(recipe, monkeypatch):
 def test_a_recipe_without_a_search_says_so(recipe):
     with pytest.raises(InputError, match=r"recipe\.search"):
         recipe_search(load_recipe("importance-compensation"))
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [({"t": "100"}, "--at = 't' .* an axis: s, mechanism"), ({"s": "7"}, "--at s = '7'")],
+)
+def test_an_axis_or_value_that_a_recipe_does_not_have_is_refused(recipe, at, words):
+    with pytest.raises(InputError, match=words):
+        searched_cells(recipe, recipe_search(recipe), at)
 
 
 def test_a_grid_is_every_combination():

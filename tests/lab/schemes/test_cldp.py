@@ -24,6 +24,13 @@ def test_the_strictest_client_sets_the_reports_and_they_certify():
     assert spent <= 1.0 < more
 
 
+def test_where_all_data_are_public_reports_need_to_hide_nothing():
+    public = Population.from_arrays(
+        sizes=[500, 500], epsilon=np.nan, delta=np.nan, public=[True, True]
+    )
+    assert shared_report_epsilon(public, "honest", **SETTING) > 10  # next to no noise
+
+
 def test_the_closed_form_allows_less():
     closed, computed = (
         shared_report_epsilon(PEOPLE, mode, **SETTING) for mode in ("formula", "honest")

@@ -56,3 +56,9 @@ def test_private_entropy_is_refused():
     job = configured_job(small_config(), device="cpu", private_entropy=True)
     with pytest.raises(InputError, match="dpcohort train"):
         Simulation(job)
+
+
+def test_pooled_trust_is_refused():
+    pooled = small_config().with_overrides(["privacy.trust=pooled"])
+    with pytest.raises(InputError, match=r"privacy\.trust=local does"):
+        Simulation.of(pooled)

@@ -63,6 +63,35 @@ def test_it_says_whose_weights_training_started_from(tmp_path):
     assert "The records that the initial weights were trained on" in text
 
 
+def test_it_says_on_whom_the_client_counts(tmp_path):
+    trust = {"alone_epsilon": 3.25, "cohort_size": 9, "colluding": 4, "dropouts": 1, "honest": 4}
+    trust |= {"weight": 0.5, "share": 0.1}
+    text = _letter(tmp_path, RISK, trust=trust)
+    assert "members of a cohort" in text
+    assert "3.25" in text
+    assert "members of a cohort" not in _letter(tmp_path, RISK)
+
+
+def test_all_runs_of_a_ledger_are_one_promise(tmp_path):
+    text = _letter(tmp_path, RISK, across_runs="by composition", entries=7, delta=1e-12)
+    assert "promised ε over all runs" in text
+    assert "1e-12" in text
+
+
+def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):
+    receipt = Receipt(
+        client="ward",
+        neighbours="zero-out",
+        promised_epsilon=1.0,
+        delta=1e-5,
+        certified_epsilon=0.9,
+    )
+    with pytest.raises(InputError, match="there is no folder"):
+        write_letter(tmp_path / "gone" / "letter.html", receipt, risk=None)
+    with pytest.raises(InputError, match=r"is a folder. Name a file"):
+        write_letter(tmp_path, receipt, risk=None)
+
+
 def test_letters_are_not_for_schemes(tmp_path):
     with pytest.raises(InputError, match="scheme"):
         _letter(tmp_path, RISK, scheme="secure aggregation")

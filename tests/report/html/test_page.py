@@ -65,6 +65,8 @@ def test_nothing_is_written_for_what_is_no_run(tmp_path, trained):
     for sources in ([], [result], [result, trained / "unbiased"]):
         with pytest.raises(InputError):
             write_report(sources, out)
+    with pytest.raises(InputError, match="--worth goes with a run"):
+        write_report([result], out, worth=tmp_path / "worth.json")
     with pytest.raises(DataMissingError, match="is not a run folder"):
         write_report([tmp_path], out)
     with pytest.raises(InputError, match="method"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.accounting import Contract
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import (
@@ -174,6 +176,35 @@ def test_public_clients_only(run_folder, tmp_path):
     assert report.served == {}
     assert report.served_note.startswith("Every client is public")
     assert "nobody adds noise" in render(report)
+
+
+def test_pooled_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, tmp_path):
+    plan = small(accountant=Contract(trust="pooled", colluding=1))
+    run = read_run(run_folder(plan, tmp_path / "pooled"))
+    report = report_of_runs([Group(name="pooled", runs=(run,))])
+    cards = {name: value for name, value, _ in report.cards}
+    assert cards["Honest members counted on"] == "3 of 4"
+    alone = max(row.alone for row in report.rows if row.alone is not None)
+    assert cards["If all others collude"] == f"ε {alone:.3g}"
+    assert alone == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
+    assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
+    assert "here it is pooled" in report.explorer["why"]
+    assert "Noise is pooled: the server sees the sum" in render(report)
+
+
+def test_accuracy_by_budget_runs_no_code_of_others_and_says_what_is_missing(finished):
+    run = read_run(finished)
+    for name, config, why in (
+        ("mine", None, "does not say where 'mine' lies"),
+        ("mine", 'population.clients = "c.csv"\ndata.name = "mod:make"\n', "a report runs none"),
+    ):
+        if config is not None:
+            (finished / "config.toml").write_text(config)
+        data = {**run.settings["data"], "name": name}
+        other = replace(read_run(finished), settings={**run.settings, "data": data})
+        report = report_of_runs([Group(name="a", runs=(other,))])
+        assert report.served == {}
+        assert why in report.served_note
 
 
 def test_settings_in_words(finished, plan):

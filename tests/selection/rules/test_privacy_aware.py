@@ -127,9 +127,10 @@ def test_the_default_price_is_one_over_epsilon_and_public_data_are_free(problem)
     assert found[3] > 0.9
 
 
-def test_only_the_cheapest_can_meet_the_smallest_cap(private_problem):
+@pytest.mark.parametrize("rounding", [1e-12, -5e-13])
+def test_only_the_cheapest_can_meet_the_smallest_cap(private_problem, rounding):
     least = 1.0 / float(np.array(PRICES) @ private_problem.unbiased)
-    found = PaymentCap(spend=least * (1 + 1e-12), prices=PRICES).select(private_problem)
+    found = PaymentCap(spend=least * (1 + rounding), prices=PRICES).select(private_problem)
     assert found.probabilities == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=1e-9)
 
 
