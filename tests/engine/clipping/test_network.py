@@ -240,3 +240,20 @@ def test_layers_that_are_not_used_have_no_gradient(groups: int) -> None:
         raw = slow(weights[0], inputs[k], targets[k])
         expected = clip_factors(raw.square().sum(1), torch.tensor(0.3).double()) @ raw
         torch.testing.assert_close(sums[k], expected, rtol=1e-9, atol=1e-13)
+
+
+def test_a_model_that_looks_between_a_tanh_and_what_takes_it_is_found_out() -> None:
+    class Looks(nn.Module):
+        def __init__(self, *after: nn.Module) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), *after)
+
+        def forward(self, images: Tensor) -> Tensor:
+            seen = self.layers[:2](images)
+            outputs: Tensor = self.layers[2:](seen)
+            return outputs.flatten(1)[:, :2] + seen.mean((2, 3))
+
+    images, targets = torch.randn(3, 1, 6, 6), torch.tensor([0, 1, 1])
+    for after in (nn.Conv2d(2, 2, 3), nn.MaxPool2d(2)):
+        network = ClippedNetwork(Looks(after), cross_entropy, images, targets)
+        assert network.path.kind == "vmap"
