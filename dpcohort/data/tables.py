@@ -82,8 +82,8 @@ class TableColumns:
     def __post_init__(self) -> None:
         for name in ("label", "features", "labels"):
             given = getattr(self, name)
-            if isinstance(given, list):
-                object.__setattr__(self, name, tuple(given))
+            if isinstance(given, list if name == "label" else list | str):
+                object.__setattr__(self, name, _listed(name, given))
         if not self.targets or not all(isinstance(one, str) and one for one in self.targets):
             raise InputError("label", given=self.label, allowed="the name of a column, or several")
         open_ = [
@@ -337,11 +337,11 @@ def dataset_from_table(
     columns = TableColumns(
         label=label if isinstance(label, str) else tuple(label),
         client=client,
-        features=tuple(features),
+        features=_listed("features", features),
         categories=dict(categories or {}),
         bounds=dict(bounds or {}),
         missing=missing,
-        labels=tuple(labels),
+        labels=_listed("labels", labels),
     )
     return table_dataset(
         columns_of_frame(table),
@@ -537,6 +537,13 @@ def client_names(name: str, cells: Sequence[Any]) -> list[str]:
         words = f"{_record(name, found.index(''))} is empty: it must say whose record it is."
         raise InputError.because(words)
     return found
+
+
+def _listed(name: str, values: Any) -> tuple[Any, ...]:
+    """The values of a list; a text is no list of its letters."""
+    if isinstance(values, str):
+        raise InputError(name, given=values, allowed=f"a list, as in [{values!r}, ...]")
+    return tuple(values)
 
 
 def _check_values(name: str, values: Any, at_least: int = 1) -> None:

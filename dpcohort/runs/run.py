@@ -372,9 +372,20 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
         run: that training.
         inputs: of the records, which are test records.
         labels: with them, the records are training records as well.
+
+    Raises:
+        InputError: the training is not finished, does not say how inputs are scaled, or records do
+            not fit.
     """
     from dpcohort.data import Normalisation, dataset_from_arrays
 
+    if not run.scored_weights:
+        place = "FOLDER" if run.path is None else run.path
+        raise InputError.because(
+            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
+            "there is no model to predict with. Let it go on: dpcohort train CONFIG --resume "
+            f"--out {place}, or train(..., resume=True, out={str(place)!r})."
+        )
     task = run.task
     said = run.inputs.get("inputs")
     if not isinstance(said, dict):
@@ -410,11 +421,6 @@ def network_of(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:
     """The network with the weights that were scored; the one that is given is not changed."""
     import torch
 
-    if not run.scored_weights:
-        raise InputError.because(
-            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
-            "there is no model to predict with. Let it go on with --resume."
-        )
     settings: dict[str, Any] = run.settings["model"]
     known = given or run.module
     try:

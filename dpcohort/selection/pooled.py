@@ -464,11 +464,16 @@ class _Point(NamedTuple):
     rate: float  # -dG / dL
     slope: float  # dF / dL
 
+    @property
+    def between(self) -> float:
+        """How far apart the prices are; where L can hardly be less they meet, up to rounding."""
+        return max(self.upper - self.lower, _EPSILON * self.upper)
+
 
 # What a lower bound is made of, F >= c G + s w for all w: c; the largest support of s over the
-# weights that L = 1 allows; s; the prices of sum w and of sum p; and what more s is worth where no
-# quieter L is possible, with its price.
-_Dual = tuple[float, float, FloatArray, float, float, FloatArray, float]
+# weights that L = 1 allows; s; the price of sum p; and where s may be more if no quieter L is
+# possible.
+_Dual = tuple[float, float, FloatArray, float, FloatArray]
 
 
 class _Price:
@@ -589,7 +594,20 @@ class _Search:
             tried[log_price] = found
             return float(clients.shares(found[0] / level).sum()) - 1.0
 
-        free = self._raised(level, math.inf, most, kept, start)
+        top = math.inf
+        if float(kept.sum()) > 1.0 + 1e-12:
+            # Floors above u: others are lowered in any case, with least draws at a common price.
+            dearest, _ = self.upper.root(
+                lambda x: float(self._lowered(level, math.exp(x), kept, start).sum()) - 1.0, 600.0
+            )
+            top = math.exp(dearest)
+            if float((found := self._lowered(level, top, kept, start)).sum()) > 1.0 + 1e-12:
+                # Public clients alone are too many: they need no draws.
+                found = _in_proportion(clients._replace(cap=found))
+                if float(clients.shares(found / level).sum()) > 1.0:
+                    return None
+                return self._point(level, found, 0.0, 1.0, most, slack=True)
+        free = self._raised(level, top, most, kept, start)
         if free is not None and float(clients.shares(free[0] / level).sum()) <= 1.0:
             # Of equally good weights those in proportion to u, as far as draws allow.
             part = 1.0
@@ -601,11 +619,36 @@ class _Search:
             else:
                 mixed = free[0]
             return self._point(level, mixed, 0.0, 1.0, most, slack=True)
-        _, high = self.upper.root(drawn, 600.0)
+        low, high = self.upper.root(drawn, min(math.log(top), 600.0))
         weights, lower = tried[high]  # the weights of most add up to 1, so at some price they do
         if float(clients.shares(weights / level).sum()) > 1.0 + 1e-9:
-            return None
+            if low not in tried:
+                return None
+            # Where costs hardly grow, weights differ between prices as close as numbers can be.
+            quiet = tried[low][0]
+            more = weights - quiet
+            _, part = _root(
+                lambda x: float(clients.shares((quiet + x * more) / level).sum()) - 1.0,
+                *(0.0, 1.0),
+                guess=0.5,
+                accuracy=1e-15,
+                step=0.5,
+            )
+            weights = quiet + part * more
         return self._point(level, weights, lower, math.exp(high), most, slack=False)
+
+    def _lowered(
+        self, level: float, upper: float, kept: FloatArray, start: FloatArray
+    ) -> FloatArray:
+        """Weights with nobody above the price y, but for floors."""
+        weights = kept.copy()
+        dear = np.flatnonzero(start > upper)
+        if dear.size:
+            few = self.clients.some(dear)
+            weights[dear] = np.maximum(
+                np.minimum(level * few.said_at(upper), kept[dear]), few.floor
+            )
+        return weights
 
     def _raised(
         self, level: float, upper: float, most: FloatArray, kept: FloatArray, start: FloatArray
@@ -620,13 +663,7 @@ class _Search:
             start: q' there: who is above y is lowered, who is below x is raised.
         """
         clients = self.clients
-        weights = kept.copy()
-        dear = np.flatnonzero(start > upper)
-        if dear.size:
-            few = clients.some(dear)
-            weights[dear] = np.maximum(
-                np.minimum(level * few.said_at(upper), kept[dear]), few.floor
-            )
+        weights = self._lowered(level, upper, kept, start)
         missing = 1.0 - float(weights.sum())
         if missing <= 0.0:
             return weights, 0.0
@@ -658,6 +695,9 @@ class _Search:
         if low >= top and total(high) < -1e-12:
             return None
         weights[cheap] = found = raised(high)
+        if (excess := float(weights.sum()) - 1.0) > 1e-9:  # the price is between two numbers
+            less = raised(low)
+            weights[cheap] = found = found - excess / float((found - less).sum()) * (found - less)
         moved = cheap[found > least]
         if moved.size:  # the last digits
             weights[moved] *= 1.0 + (1.0 - float(weights.sum())) / float(weights[moved].sum())
@@ -695,31 +735,43 @@ class _Search:
         clients, w = self.clients, point.weights
         bound = (w >= point.level * clients.largest * (1 - _NEAR)) & (w < clients.cap * (1 - _NEAR))
         if point.slack:
-            return np.where(bound & (w < clients.u * (1 - _NEAR)), 2.0, 0.0)
+            # What is said here need not be said by who is above u, if anybody is so by choice.
+            raised = (w > clients.u * (1 + _NEAR)) & (w > clients.floor * (1 + _NEAR))
+            lost = bound & (w < clients.u * (1 - _NEAR)) & raised.any()
+            return np.where(lost, 2.0, 0.0)
         s = clients.marginal(w / point.level)
-        s = np.where(
-            bound, np.where(w < clients.u * (1 - _NEAR), point.upper, np.maximum(s, point.lower)), s
-        )
+        least = np.where(w < clients.u * (1 - _NEAR), point.upper, point.lower)
+        s = np.where(bound, np.maximum(s, least), s)
         s = np.where(clients.a > 0.0, s, 0.0)
-        return np.asarray(s * (2.0 / max(point.upper - point.lower, 1e-300)))
+        return np.asarray(s * (2.0 / point.between))
 
     def _dual(self, point: _Point) -> _Dual:
-        root = math.hypot(point.bias, point.level / math.sqrt(self.honest))
-        bias, noise = 1.0 + point.bias / root, point.level / (self.honest * root)
-        unit = 2.0 * bias / max(point.upper - point.lower, 1e-300)
-        weight_price = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
-        draw_price = 0.0 if point.slack else unit
+        """Multipliers from the prices of a point."""
+        bias, noise = self._angle(point.bias, point.level)
         clients = self.clients
         tight = point.weights >= point.level * clients.largest * (1 - 1e-6)
         forced = tight & (point.weights <= clients.floor * (1 + _NEAR)) & (clients.floor > 0.0)
-        ray = (
-            forced
-            if forced.any()
-            else tight & (point.weights < clients.cap * (1 - _NEAR)) & point.slack
-        )
-        more, more_price = ray.astype(np.float64), 0.0 if forced.any() else 1.0
-        support = bias * self._support(point)
-        return bias, noise, support, weight_price, draw_price, more, more_price
+        more = forced if forced.any() else tight & (point.weights < clients.cap * (1 - _NEAR))
+        more = more & (point.slack | forced.any())
+        draw_price = 0.0 if point.slack else 2.0 * bias / point.between
+        return bias, noise, bias * self._support(point), draw_price, more.astype(np.float64)
+
+    def _gradient(self, weights: FloatArray) -> _Dual:
+        """Multipliers from weights alone: tight where floors or caps leave nothing else."""
+        clients, level = self.clients, _level(weights, self.clients)
+        bias, noise = self._angle(float(np.abs(weights - clients.u).sum()), level)
+        v = weights / level if level > 0.0 else 0.0 * weights
+        # All draws are needed, or L is what one client says in every cohort.
+        needed = float(clients.shares(v).sum()) >= 1.0 - 1e-9
+        s = clients.marginal(v) if needed else (v >= clients.largest * (1 - _NEAR)).astype(float)
+        length = float(s @ v)
+        unit = noise / length if length > 0.0 else 0.0
+        return bias, noise, s * unit, unit * needed, np.zeros_like(s)
+
+    def _angle(self, bias: float, level: float) -> tuple[float, float]:
+        """What G and L count at a point, F >= c G + d L for all weights."""
+        root = math.hypot(bias, level / math.sqrt(self.honest))
+        return (1.0 + bias / root, level / (self.honest * root)) if root > 0.0 else (1.0, 0.0)
 
     def _certified(self, weights: FloatArray, points: list[_Point]) -> Solution:
         objective = self.objective(weights)
@@ -730,8 +782,8 @@ class _Search:
             mixed: Any = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
             duals.append(tuple(mixed))
         proved = max([0.0, *(self._bound(dual) for dual in duals)])
-        if not points:  # nobody adds noise, or nothing else is possible
-            proved = objective
+        if proved < objective * (1.0 - 1e-10):
+            proved = max(proved, self._bound(self._gradient(weights)))
         lower_bound = min(proved * (1.0 - 4.0 * _ALMOST_FLAT), objective)
         weights.setflags(write=False)
         thresholds = (points[0].lower, points[0].upper) if points else (0.0, 0.0)
@@ -744,46 +796,46 @@ class _Search:
         )
 
     def _bound(self, dual: _Dual) -> float:
-        """A lower bound on F over all weights, whatever the prices."""
-        clients, (bias, noise, s, price, draw_price, ray, ray_price) = self.clients, dual
+        """A lower bound on F over all weights, whatever the multipliers."""
+        bias, noise, s, draw_price, ray = dual
+        reach = self._reach(s, draw_price)
+        best = self._bound_at(s * min(1.0, noise / reach) if reach > 0.0 else s, bias)
+        if reach < noise:
+            # Where L cannot be less, more s is free: on who is as loud as can be, or on everybody.
+            along = float((ray[ray > 0.0] * self.clients.largest[ray > 0.0]).sum())
+            if 0.0 < along < math.inf:
+                longer = s + (noise - reach) / along * ray
+                longer *= min(1.0, noise / self._reach(longer, draw_price))
+                best = max(best, self._bound_at(longer, bias))
+            everybody = _loudest(self.clients) * (1.0 + 1e-13)
+            if 0.0 < everybody < math.inf:
+                best = max(best, self._bound_at(s + (noise - reach) / everybody, bias))
+        return best
+
+    def _reach(self, s: FloatArray, draw_price: float) -> float:
+        """At least the largest s v over what L = 1 allows."""
+        clients = self.clients
         if draw_price > 0.0:
             p = clients.drawn_at(s / draw_price)
         else:
             p = np.full_like(s, 1.0 / clients.members)
-        psi = clients.said(p)
-        reach = draw_price + float((s * psi - draw_price * p).sum())
-        scale = min(1.0, noise / reach) if reach > 0.0 else 1.0
-        s = s * scale
-        best = self._bound_at(s, price, scale, bias)
-        if reach < noise:
-            # Where L cannot be less, more s is free: on who is as loud as can be, or on everybody.
-            everybody = (np.ones_like(s), _loudest(clients) * (1.0 + 1e-13), 1.0)
-            some = (ray, float((ray * psi).sum()), ray_price)
-            for direction, length, worth in (some, everybody):
-                if 0.0 < length < math.inf:
-                    more = (noise - reach) / length
-                    found = self._bound_at(s + more * direction, price + more * worth, 1.0, bias)
-                    best = max(best, found)
-        return best
+        return draw_price + float((s * clients.said(p) - draw_price * p).sum())
 
-    def _bound_at(self, s: FloatArray, price: float, scale: float, c: float) -> float:
-        """The bound for one s, at the best of some prices of the weights."""
+    def _bound_at(self, s: FloatArray, c: float) -> float:
+        """The bound for one s, at the best price of the weights."""
         clients, u = self.clients, self.clients.u
-        rising = (clients.cap > u) & (clients.cap > clients.floor)
-        least = float(s[rising].min()) if rising.any() else math.inf
-        best = 0.0
         middle = np.clip(u, clients.floor, clients.cap)
-        for tried in (price, price * scale, c + least):
-            for nu in (tried, min(tried, c + least)):
-                if not math.isfinite(nu):
-                    continue
-                terms = [
-                    c * np.abs(w - u) + (s - nu) * w for w in (middle, clients.floor, clients.cap)
-                ]
-                least_terms = np.minimum(np.minimum(terms[0], terms[1]), terms[2])
-                total = nu + float(least_terms.sum())
-                rounding = 16.0 * _EPSILON * (abs(nu) + float(np.abs(least_terms).sum()))
-                best = max(best, total - rounding)
+        # At a price of s - c a weight rises from its floor to u, at s + c to its cap; together they
+        # are 1 at the best price. Where nothing need be moved, 0 is as good and loses no digits.
+        prices = np.concatenate([s - c, s + c])
+        steps = np.concatenate([middle - clients.floor, clients.cap - middle])
+        price = _reaching(1.0 - float(clients.floor.sum()), prices, steps)
+        best = 0.0
+        for nu in (price, 0.0):
+            terms = [c * np.abs(w - u) + (s - nu) * w for w in (middle, clients.floor, clients.cap)]
+            least_terms = np.minimum(np.minimum(terms[0], terms[1]), terms[2])
+            rounding = 16.0 * _EPSILON * (abs(nu) + float(np.abs(least_terms).sum()))
+            best = max(best, nu + float(least_terms.sum()) - rounding)
         return best
 
 
@@ -820,6 +872,21 @@ def _loudest(clients: _Clients) -> float:
         lambda x: float(drawn(x).sum()) - 1.0, -600.0, 600.0, guess=0.0, accuracy=1e-14, step=1.0
     )
     return float(clients.said(drawn(high)).sum())
+
+
+def _reaching(wanted: float, prices: FloatArray, steps: FloatArray) -> float:
+    """The least price at which the steps up to it add up to what is wanted, or to all."""
+    while prices.size > 1000:  # whichever half it is in
+        below = prices <= np.median(prices[:: prices.size // 500])
+        inside = float(steps[below].sum())
+        half = below if inside >= wanted else ~below
+        if not half.any() or half.all():
+            break
+        wanted -= 0.0 if inside >= wanted else inside
+        prices, steps = prices[half], steps[half]
+    order = np.argsort(prices)
+    total = np.cumsum(steps[order])
+    return float(prices[order[np.searchsorted(total, min(wanted, float(total[-1])))]])
 
 
 def _in_proportion(clients: _Clients) -> FloatArray:

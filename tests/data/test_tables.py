@@ -104,6 +104,7 @@ def test_tasks_of_a_table():
         ({"task": Task(kind="counts", outputs=1)}, "labels goes with classes"),
         ({"label": ["age", "sick"], "features": ["smoker"], "bounds": {}}, "labels goes with"),
         ({"labels": ["no"]}, "2 values or more"),
+        ({"labels": "no"}, r"labels = 'no' is not allowed: it must be a list, as in \['no', ...\]"),
         ({"labels": ["yes", "maybe"]}, "sick of record 1 is not one of the labels yes, maybe"),
         ({"label": "sik"}, "Did you mean 'sick'"),
         ({"label": "Sick"}, "Did you mean 'sick'"),
@@ -119,6 +120,18 @@ def test_tasks_of_a_table():
 def test_what_is_not_public_or_does_not_fit_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
         dataset_from_table(ROWS, **{**PUBLIC, **changes})
+
+
+def test_a_text_is_no_list_of_its_letters():
+    rows = {"a": [0, 1] * 4, "b": [1, 0] * 4, "sick": ["n", "o"] * 4}
+    known = {"label": "sick", "labels": ["n", "o"], "bounds": {"a": (0, 1), "b": (0, 1)}}
+    for change in ({"labels": "no"}, {"features": "ab"}):
+        for made in (
+            lambda given: dataset_from_table(rows, **given),
+            lambda given: TableColumns(**given),
+        ):
+            with pytest.raises(InputError, match="it must be a list"):
+                made({**known, **change})
 
 
 @pytest.mark.parametrize("cell", ["old", "1_0", "1,500", "٣", [1], "nan5"])

@@ -64,6 +64,7 @@ def test_stated_sizes_may_count_test_records_or_not(config, sizes):
     ("change", "words"),
     [
         ("data.labels=", "my.toml: data.labels is missing"),
+        ("data.labels=no", "data.labels = 'no'.*list"),
         ("data.bounds.age=[]", "data.bounds.age is not filled in"),
         ("data.bounds=", "t.csv: nothing says what the columns age can hold"),
         ("data.label=", "data.label is missing"),

@@ -197,6 +197,60 @@ def test_bounds_that_leave_one_choice_are_that_choice():
         assert only.probabilities == pytest.approx(wanted, abs=1e-12)
 
 
+def _solved_with_bounds(seed, room):
+    """An instance whose bounds are a share of weights that have nothing to do with u; its gap."""
+    one, rng = instance(seed), np.random.default_rng([seed, 1])
+    wanted = rng.dirichlet(np.full(one.u.size, 10.0 ** rng.uniform(-0.5, 1)))
+    floor, cap = (1 - room) * wanted, np.minimum((1 + room) * wanted, 1.0)
+    bounds = ({"floor": floor}, {"cap": cap}, {"floor": floor, "cap": cap})[seed % 3]
+    pool = {"cohort_size": one.members, "honest": one.honest}
+    linear = one.b if one.b.any() else None
+    found = solve_pooled(one.u, one.a, **pool, linear_costs=linear, **bounds)
+    assert abs(found.probabilities.sum() - 1.0) < 1e-12, seed
+    assert (found.probabilities >= bounds.get("floor", 0.0) - 1e-12).all(), seed
+    assert (found.probabilities <= bounds.get("cap", 1.0) + 1e-12).all(), seed
+    return found, wanted
+
+
+def test_bounds_that_leave_one_choice_are_proved_to_leave_no_better():
+    for seed in range(120):
+        found, wanted = _solved_with_bounds(seed, 0.0)
+        assert found.probabilities == pytest.approx(wanted, abs=1e-12), seed
+        assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
+
+
+@pytest.mark.parametrize("room", [1e-6, 0.1, 0.5])
+def test_bounds_far_from_the_sizes_are_kept_with_a_proof(room):
+    for seed in range(60):
+        found, _ = _solved_with_bounds(seed, room)
+        assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
+
+
+def test_floors_above_the_sizes_lower_the_others_so_that_weights_sum_to_one():
+    """A share of 0.5 must go to a client of 0.1; nobody is above its size by choice."""
+    u, floor = np.array([0.1, 0.3, 0.3, 0.3]), np.array([0.5, 0.0, 0.0, 0.0])
+    for a in ([1.0, 1.0, 9.0, 400.0], [1.0, 0.0, 0.0, 0.0], [400.0, 1.0, 1.0, 0.0]):
+        found = solve_pooled(
+            u, a, cohort_size=3, honest=2, linear_costs=0.1 * np.array(a), floor=floor
+        )
+        assert found.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+        assert found.probabilities[0] >= 0.5
+        assert 0.0 <= found.gap <= 1e-9 * found.objective
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("scale", "accuracy"), [(1.0, 1e-9), (1e12, 1e-5), (1e-12, 1e-9)])
+def test_costs_of_many_decades_and_of_any_unit_are_solved_without_a_warning(scale, accuracy):
+    for seed in range(1, 60, 2):
+        rng = np.random.default_rng([seed, 2])
+        size = int(rng.integers(2, 41))
+        members = int(rng.integers(2, size + 1))
+        u = rng.dirichlet(np.full(size, 10.0 ** rng.uniform(-0.5, 1)))
+        a, b = 10.0 ** rng.uniform(-5, 5, (2, size))
+        found = solve_pooled(u, scale * a, cohort_size=members, honest=2, linear_costs=scale * b)
+        assert 0.0 <= found.gap <= accuracy * found.objective, seed
+
+
 def test_a_floor_under_an_infinite_cost_makes_everything_infinitely_bad():
     u, a = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, np.inf])
     for linear in (None, np.ones(3)):
