@@ -54,7 +54,7 @@ STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
 WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
 FLOOR_SECONDS = 0.5  # of each measurement of the machine itself
 WARM_UP_ALONE = 9  # of one worker, who records passes later
-PAUSE = 0.05  # seconds between turns: threads of the last one's pool spin for a while
+PAUSE = 0.02  # seconds between turns: threads of the last one's pool spin for a while
 OPACUS_MODES = ("hooks", "ew", "ghost")
 Turn = Callable[[], int]  # does some client steps and says how many
 
