@@ -48,8 +48,7 @@ class BankedConvolution(BankedLayer):
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
         convolution = cast(nn.Conv2d, layer)
-        #: Whether it is over one dimension.
-        self.is_1d = isinstance(layer, nn.Conv1d)
+        self._is_1d = isinstance(layer, nn.Conv1d)
         self._kernel = _pair(convolution.kernel_size)
         stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
@@ -75,9 +74,9 @@ class BankedConvolution(BankedLayer):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The convolution; one dimension is two with a height of one."""
-        if inputs.dim() != (3 if self.is_1d else 4):
+        if inputs.dim() != (3 if self._is_1d else 4):
             raise NotImplementedError(f"a convolution got shape {tuple(inputs.shape)}")
-        if self.is_1d:
+        if self._is_1d:
             return self._attach(inputs[:, :, None]).squeeze(2)
         return self._attach(inputs)
 
@@ -283,7 +282,7 @@ class BankedConvolution(BankedLayer):
     def bank_weight(self) -> Tensor:
         """The bank's part [groups, outputs, inputs, height, width] for the weight."""
         weight = super().bank_weight
-        return weight[:, :, :, None] if self.is_1d else weight
+        return weight[:, :, :, None] if self._is_1d else weight
 
 
 def patches(

@@ -510,7 +510,6 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         setattr(banked.get_submodule(parent), child, exchanged)
     banked.requires_grad_(requires_grad=False)
     exchange_pooling(banked)
-    _convolve_tanh(banked)
     return banked, layers
 
 
@@ -588,7 +587,7 @@ Pair = tuple[int, int]
 
 
 class MaxPool(nn.MaxPool2d):
-    """Max-pooling of images, a ReLU after it if ``relu`` is set, a tanh before it if ``tanh`` is.
+    """Max-pooling of images, with a ReLU after it or a tanh before it if they are set.
 
     Example:
         >>> MaxPool(2)(torch.arange(4.0).view(1, 1, 2, 2))
@@ -596,9 +595,9 @@ class MaxPool(nn.MaxPool2d):
     """
 
     relu = False
-    tanh = False
-    #: The convolution before it, which on a GPU may leave its bias to be added here.
-    convolution: BankedConvolution | None = None
+    #: As of a convolution: whether it takes the tanh of its inputs, and of which layer's outputs.
+    takes_tanh = False
+    before: BankedConvolution | None = None
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -616,12 +615,12 @@ class MaxPool(nn.MaxPool2d):
         known = inputs.dtype in (torch.float32, torch.float64) and inputs.dim() == 4
         if inputs.is_cuda and kernels.AVAILABLE and known:
             sizes = map(_pair, (self.kernel_size, self.stride, self.padding))
-            bias = None if self.convolution is None else self.convolution.kept.get("left bias")
+            bias = None if self.before is None else self.before.kept.get("left bias")
             pooled: Tensor = _Pool.apply(  # type: ignore[no-untyped-call]
-                inputs, *sizes, self.relu, self.tanh, bias
+                inputs, *sizes, self.relu, self.takes_tanh, bias
             )
             return pooled
-        pooled = super().forward(inputs.tanh() if self.tanh else inputs)
+        pooled = super().forward(inputs.tanh() if self.takes_tanh else inputs)
         return pooled.relu() if self.relu else pooled
 
 
@@ -659,6 +658,9 @@ class _Pool(torch.autograd.Function):
 def exchange_pooling(model: nn.Module) -> None:
     """Put ``MaxPool`` in the place of every ``nn.MaxPool2d`` it supports, and of a ReLU after it.
 
+    It, and convolutions, take the tanh before them: on a GPU that saves a pass over the images, and
+    on a processor it is done as well so that examining a model finds out if it looks between them.
+
     Example:
         >>> model = nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True))
         >>> exchange_pooling(model)
@@ -674,31 +676,12 @@ def exchange_pooling(model: nn.Module) -> None:
         for i, (first, second) in enumerate(itertools.pairwise(list(part))):
             if isinstance(first, MaxPool) and type(second) is nn.ReLU:
                 first.relu, part[i + 1] = True, nn.Identity()
-            elif type(first) is nn.Tanh and isinstance(second, MaxPool):
-                second.tanh, part[i] = True, nn.Identity()
+            elif type(first) is nn.Tanh and isinstance(second, MaxPool | BankedConvolution):
+                second.takes_tanh, part[i] = True, nn.Identity()
                 before = part[i - 1] if i > 0 else None
                 if isinstance(before, BankedConvolution):
                     before.may_leave_bias = True
-                    second.__dict__["convolution"] = before  # it is no part of the pooling
-
-
-def _convolve_tanh(model: nn.Module) -> None:
-    """In every ``nn.Sequential``, let convolutions take the tanh before them, in place.
-
-    On a GPU that saves a pass over the images; on a processor it is the same, so that a model which
-    looks at what is between the two is found out when it is examined.
-    """
-    for part in model.modules():
-        if type(part) is not nn.Sequential:
-            continue
-        for i in range(len(part) - 1):
-            tanh, after = part[i], part[i + 1]
-            if type(tanh) is nn.Tanh and isinstance(after, BankedConvolution) and not after.is_1d:
-                after.takes_tanh, part[i] = True, nn.Identity()
-                before = part[i - 1] if i > 0 else None
-                if isinstance(before, BankedConvolution):
-                    before.may_leave_bias = True
-                    after.__dict__["before"] = before  # it is no part of the other
+                    second.__dict__["before"] = before  # it is no part of the other
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:
