@@ -60,6 +60,7 @@ _SAMPLE_SIZE = 1 << 12
 
 #: Least growth of a cost with the draws, relative to what the first one costs.
 _ALMOST_FLAT = 1e-12
+_FALSE = 1e-9  # a bound that is above what was found by more than rounding proves nothing
 
 #: Weights this close to a bound are at it.
 _NEAR = 1e-11
@@ -784,6 +785,8 @@ class _Search:
         proved = max([0.0, *(self._bound(dual) for dual in duals)])
         if proved < objective * (1.0 - 1e-10):
             proved = max(proved, self._bound(self._gradient(weights)))
+        if proved > objective * (1.0 + _FALSE):
+            proved = 0.0
         lower_bound = min(proved * (1.0 - 4.0 * _ALMOST_FLAT), objective)
         weights.setflags(write=False)
         thresholds = (points[0].lower, points[0].upper) if points else (0.0, 0.0)
