@@ -18,6 +18,7 @@ of secure aggregation, with a weight for each draw.
     python benchmarks/engine.py --device cuda --stack 32
     python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
     python benchmarks/engine.py --scaling       # the engine on 1, 2, 4, ... cores, in turns
+    python benchmarks/engine.py --profile       # what a round's time is made of
 
 ``--without`` measures what a special way of the engine is worth by itself: the engine with it and
 without it take turns, and the median of the ratios of neighbouring turns is told.
@@ -46,12 +47,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
 WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
+MOST_SHOWN = 25  # of what a round is made of
 FLOOR_SECONDS = 0.5  # of each measurement of the machine itself
 WARM_UP_ALONE = 9  # of one worker, who records passes later
 PAUSE = 0.02  # seconds between turns: threads of the last one's pool spin for a while
@@ -391,6 +394,36 @@ def show_scaling(arguments: argparse.Namespace) -> None:
                 )
 
 
+def show_profile(arguments: argparse.Namespace) -> None:
+    """What a round's time is made of: a GPU's kernels, or operations of one worker."""
+    on_gpu = arguments.device != "cpu"
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    for network in arguments.networks:
+        build, shape = NETWORKS[network]
+        torch.manual_seed(0)
+        records = make_records(shape, arguments.device)
+        turn = our_turn(build(), records, stack=arguments.stack, workers=None if on_gpu else 1)
+        for _ in range(WARM_UP_ALONE):
+            turn()
+        started = time.perf_counter()
+        for _ in range(arguments.turns):
+            turn()
+        wall = 1e3 * (time.perf_counter() - started) / arguments.turns
+        with profile(activities=[activity]) as found:
+            for _ in range(arguments.turns):
+                turn()
+        spent = [
+            ((row.self_device_time_total if on_gpu else row.self_cpu_time_total), row)
+            for row in found.key_averages()
+        ]
+        unit = 1e3 * arguments.turns  # from microseconds of all turns to milliseconds of one
+        busy = sum(used for used, _ in spent) / unit
+        print(f"\n{network}, {arguments.stack} side by side: a round takes {wall:.2f} ms, "
+              f"its parts together {busy:.2f} ms as they are watched")  # fmt: skip
+        for used, row in sorted(spent, key=lambda pair: -pair[0])[:MOST_SHOWN]:
+            print(f"  {used / unit:9.3f} ms  {row.count / arguments.turns:6.1f} x  {row.key[:90]}")
+
+
 def show_floor(counts: Sequence[int]) -> None:
     """What the machine itself gains by more threads that share nothing: products, and copies."""
     factors, pages = torch.randn(2, 384, 384), torch.zeros(2, 1 << 23)
@@ -505,6 +538,7 @@ def main() -> None:
     parser.add_argument(
         "--scaling", action="store_true", help="the engine on 1, 2, 4, ... cores, in one run"
     )
+    parser.add_argument("--profile", action="store_true", help="what a round's time is made of")
     parser.add_argument(
         "--opacus-ms", type=float, default=None,
         help="Opacus' milliseconds on this machine, where it cannot be measured here",
@@ -527,6 +561,9 @@ def main() -> None:
             return
         if arguments.scaling:
             show_scaling(arguments)
+            return
+        if arguments.profile:
+            show_profile(arguments)
             return
         for name in arguments.networks:
             build, shape = NETWORKS[name]
