@@ -152,6 +152,16 @@ class Ranks:
             dist.distributed_c10d._get_default_store().set(_END, str(code))
             if self._in_step:
                 self.tell(end=code)
+        self.leave()
+
+    def leave(self) -> None:
+        """Part from the others, and end the threads that spoke with them.
+
+        A thread still holds what it sent last for a moment after it has arrived. Python must not
+        end in that moment (the thread would abort the process), and a group ends its threads only
+        when nothing refers to it.
+        """
+        self._orders = self._gpus = None
         dist.destroy_process_group()
 
     def last_word(self) -> int | None:

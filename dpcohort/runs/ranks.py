@@ -149,7 +149,7 @@ class _Worker:
                 words += "here: the first rank alone writes."
                 print(f"error: rank {self._ranks.rank}: {words}", file=sys.stderr)
             return 1 if code is None else code
-        dist.destroy_process_group()
+        self._ranks.leave()
         return int(order["end"])
 
     def _do(self, order: Mapping[str, Any]) -> None:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -235,6 +239,37 @@ def test_ranks_that_nobody_started_cannot_meet(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match="the ranks cannot meet"):
         Ranks.joined()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="names of threads, as on Linux")
+def test_no_thread_that_spoke_with_other_ranks_outlives_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that still held a tensor when Python ended would abort a run that is done."""
+
+    def speaking() -> set[str]:
+        names = {}
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it ends while we look
+                names[thread.name] = (thread / "comm").read_text()
+        return {one for one, name in names.items() if "gloo" in name}
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in meeting.items():
+        monkeypatch.setenv(name, str(value))
+    before = speaking()
+    ranks = Ranks.joined()
+    assert speaking() > before
+    ranks.end(0)  # and the object is still there
+    for _ in range(200):  # a thread that has ended is listed for a moment more
+        if speaking() == before:
+            break
+        time.sleep(0.05)
+    assert speaking() == before
+    assert ranks.leads
 
 
 def test_one_rank_alone_has_nobody_to_ask() -> None:
