@@ -36,7 +36,7 @@ BENCHES = {
         "--quick",
         "--quick --threads 1 --cpu-time --networks mnist-26k mnist-825k",
     ),
-    "private_noise": ("Private noise against that of simulation", "", ""),
+    "private_noise": ("Private noise against that of simulation", "--normals 1e9", ""),
     "guard": ("The guard against the engine and torch", "", "--quick"),
     "features": ("Second-order features", "--time", "--time --made-up --images 500"),
     "startup": ("The start of a command against numpy and scipy", "", "--turns 5"),

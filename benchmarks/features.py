@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset, dataset_from_arrays, load_dataset
+from dpcohort.errors import DataMissingError
 from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.models import (
     OrientedFeatures,
@@ -219,4 +221,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DataMissingError as error:  # it says where the data belongs
+        sys.exit(f"error: {error}\nWithout it: --time --made-up")
