@@ -149,7 +149,8 @@ class _Worker:
                 words += "here: the first rank alone writes."
                 print(f"error: rank {self._ranks.rank}: {words}", file=sys.stderr)
             return 1 if code is None else code
-        self._ranks.leave()
+        finally:
+            self._ranks.leave()
         return int(order["end"])
 
     def _do(self, order: Mapping[str, Any]) -> None:
