@@ -225,6 +225,8 @@ class Mean:
     needs: ClassVar[str] = "nothing"
     leaks: ClassVar[str] = "nothing"
     reference: ClassVar[str] = "the paper (arXiv 2602.22633), Algorithm 1, line 8"
+    #: So it has the same bits on any number of threads.
+    adds_row_by_row: ClassVar[bool] = True
 
     def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
         """The mean of the rows."""

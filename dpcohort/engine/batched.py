@@ -16,14 +16,14 @@ parts add in their order, whoever computes them. A worker waits only if the part
 which is rare as workers take the same part of several draws first; and it waits when it has its
 gradients and not before.
 
-Where the last draws of a round are fewer than the workers, those without one make noise for the
-others. Whoever has a draw makes what nobody has begun, so it waits for nothing that is not being
-computed.
+Python's lock, of which there is one for all workers, is needed between operations. So a step of
+shapes that come often is two calls without it, and while a round is computed the next is prepared:
+its batches, and what its noise will be drawn from.
 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On an accelerator all draws of an experiment are then one batch, each record with the
 factor of its draw. On a CPU draw i then adds to partial sum i modulo their number, in the order of
-the draws: 0, 8, 16, ...; 1, 9, 17, ...; and so on. At the end the partial sums are added in their
+the draws: 0, 16, 32, ...; 1, 17, 33, ...; and so on. At the end the partial sums are added in their
 order. None of that depends on the number of workers or on who is faster.
 
 Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
@@ -39,8 +39,10 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +52,13 @@ from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.counter_noise import AVAILABLE as DRAWS_BATCHES
-from dpcohort.engine.device_draws import DeviceDraws, NamedBatches, PreparedPass, pack
+from dpcohort.engine.device_draws import (
+    DeviceDraws,
+    NamedBatches,
+    PreparedPass,
+    pack,
+    weights_of,
+)
 from dpcohort.engine.experiment import (
     Draw,
     Engine,
@@ -76,7 +84,7 @@ _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
-_LONG_NOISE = 1 << 17  # numbers whose noise is worth a task of its own
+_READY = 4  # tasks for each worker that are made ready while the round before is computed
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort whose number is not the last one's
 
@@ -126,8 +134,9 @@ class BatchedEngine(Engine):
         self._whole_passes: dict[int, tuple[list[bytes], PreparedPass]] = {}
         self._local = threading.local()
         self._adding = threading.Lock()
-        self._noise_ahead: dict[tuple[int, int], Future[Tensor]] = {}
-        self._ahead_memory: dict[tuple[int, int], Tensor] = {}
+        weight = next(self._model.parameters())
+        self._clips = [weight.new_tensor([one.plan.training.clip]) for one in experiments]
+        self._ready: dict[tuple[int, ...], _Ready] = {}
         # Threads start when they are first needed, and end with the engine.
         self._pool = ThreadPoolExecutor(
             self.workers, initializer=torch.set_num_threads, initargs=(1,)
@@ -139,7 +148,7 @@ class BatchedEngine(Engine):
             for _ in range(self.workers - 1)
         ]
         for network in copies:
-            network.passes = first.passes
+            network.passes, network.steps = first.passes, first.steps
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
@@ -180,7 +189,7 @@ class BatchedEngine(Engine):
         pooled noise there is one row, that sum with its noise. Where ranks share a round, the first
         of them has all rows and another has its share.
         """
-        updates = self._cleared_updates(parameters, cohorts)
+        updates = self._memory_for_updates(parameters, cohorts)
         self.ranks.begin(parameters, cohorts)
         if self._device_draws is None:
             self._run_by_draw(cohorts, parameters, updates)
@@ -356,6 +365,8 @@ class BatchedEngine(Engine):
         }
 
         def run(task: tuple[list[Draw], Turn | None]) -> None:
+            if next(begun) >= min(self.workers, len(tasks)):
+                all_busy.set()
             network = idle.get()
             draws, turn = task
             try:
@@ -368,16 +379,25 @@ class BatchedEngine(Engine):
             finally:
                 idle.put(network)
 
-        tasks = self._tasks(cohorts, updates)
+        tasks = list(self._tasks(cohorts, updates))
+        begun, all_busy = itertools.count(1), threading.Event()
         with one_thread_each():
-            self.networks[0].record_frequent_passes(parameters[0], workers=self.workers)
+            self.networks[0].record_frequent_passes(
+                parameters[0],
+                workers=self.workers,
+                gather=None if self._records.transform else self._records.gather_from,
+                stored=self._records.stored,
+            )
             if self.workers == 1:
                 for task in tasks:
                     run(task)
             else:
                 done = self._pool.map(run, tasks)
-                with self._noise_made_ahead(cohorts):
-                    list(done)
+                if tasks:
+                    all_busy.wait()
+                ready = self._made_ready(cohorts[0].round + 1)
+                list(done)
+                self._ready = ready
             self.ranks.collect(self._all_updates, self.ranks.share(len(self._all_updates)))
             for e, total in pooled.items():
                 self.ranks.add(total)
@@ -385,28 +405,20 @@ class BatchedEngine(Engine):
                     one = self._experiments[e]
                     updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
 
-    @contextmanager
-    def _noise_made_ahead(self, cohorts: Sequence[Cohort]) -> Iterator[None]:
-        """Let workers that find no pass to do make the noise of those that others are doing."""
-        if not self._is_private and self._dimension >= _LONG_NOISE:
-            own = self._own_rows(cohorts)
-            for e, cohort in enumerate(cohorts):
-                count = self._row_count(e, len(cohort))
-                for draw in self._draws(e, cohort):
-                    if draw.position % count in own[e] and draw.spread(0) > 0:
-                        noise = self._pool.submit(self._make_noise_ahead, draw)
-                        self._noise_ahead[e, draw.position] = noise
-        try:
-            yield
-        finally:  # nobody may write to that memory any more; a pass may have been first
-            wait(noise for noise in self._noise_ahead.values() if not noise.cancel())
-            self._noise_ahead.clear()
+    def _made_ready(self, t: int) -> dict[tuple[int, ...], _Ready]:
+        """What workers of a round to come would do first, one after the other, if it is known.
 
-    def _make_noise_ahead(self, draw: Draw) -> Tensor:
-        at = (draw.number, draw.position)
-        if at not in self._ahead_memory:
-            self._ahead_memory[at] = self._all_updates.new_empty(self._dimension)
-        return standard_noise_(self._ahead_memory[at], draw.experiment.streams, **draw.name, step=0)
+        Python's lock would keep the last of them from its pass until the others have begun theirs.
+        """
+        cohorts = None if self._is_private or not self.networks[0].steps else self._upcoming(t)
+        if cohorts is None:
+            return {}
+        self._prepared = cohorts, []
+        try:
+            draws = itertools.islice(self._parts_in_order(cohorts), _READY * self.workers)
+            return {_key(draw): _ready(draw) for draw in draws}
+        except InputError:  # as above
+            return {}
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]
@@ -418,19 +430,24 @@ class BatchedEngine(Engine):
         if self._is_private or self._draws_per_pass not in (None, 1):
             yield from ((draws, None) for draws in self._chunks(cohorts))
             return
+        turns = [[turns_to_add_to(row[None]) for row in rows] for rows in updates]
+        for draw in self._parts_in_order(cohorts):
+            rows = turns[draw.number]
+            alone = self._local_steps > 1 and not self._has_partial_sums(draw.number)
+            yield [draw], None if alone else next(rows[draw.position % len(rows)])
+
+    def _parts_in_order(self, cohorts: Sequence[Cohort]) -> Iterator[Draw]:
+        """Draws, or parts of them: the same part of several draws first."""
         own = self._own_rows(cohorts)
         for e, cohort in enumerate(cohorts):
-            count = len(updates[e])
-            turns = [turns_to_add_to(row[None]) for row in updates[e]]
+            count = self._row_count(e, len(cohort))
             parts = [self._parts(int(size)) for size in cohort.batch_sizes]
             for first in range(0, len(cohort), PARTIAL_SUMS):
                 block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
                 for k in range(max(len(parts[i]) for i in block)):
                     for i in block:
                         if k < len(parts[i]) and i % count in own[e]:
-                            draw = Draw(self._experiments[e], e, cohort, i, parts[i][k])
-                            whole = len(parts[i]) == 1 and not self._has_partial_sums(e)
-                            yield [draw], None if whole else next(turns[i % count])
+                            yield Draw(self._experiments[e], e, cohort, i, parts[i][k])
 
     def _parts(self, batch_size: int) -> list[tuple[int, int | None]]:
         """The parts of a batch that workers take: of so many records that a pass can hold.
@@ -479,15 +496,15 @@ class BatchedEngine(Engine):
         updates: list[Tensor],
     ) -> None:
         """Local steps of the draws of one pass; writes their updates."""
-        places = [updates[draw.number][draw.position] for draw in draws]
         if len(draws) == 1:  # straight into its place
-            moved = places[0][None].zero_()
+            at = draws[0].position
+            moved = updates[draws[0].number][at : at + 1].zero_()
             self._take_steps(network, draws, parameters, moved, self._local_steps)
             return
         moved = parameters[0].new_zeros(len(draws), self._dimension)
         self._take_steps(network, draws, parameters, moved, self._local_steps)
-        for place, row in zip(places, moved, strict=True):
-            place.copy_(row)
+        for draw, row in zip(draws, moved, strict=True):
+            updates[draw.number][draw.position] = row
 
     @torch.no_grad()
     def _run_into_sum(
@@ -500,6 +517,11 @@ class BatchedEngine(Engine):
         last = self._local_steps - 1
         merged = draw.experiment.only_sum_counts
         with turn as row:
+            if last == 0 and network.steps:
+                left = self._in_two_calls(network, draw, parameters, row)
+                if left is None:
+                    return
+                draw = left
             weights = parameters[draw.number][None]
             moved = None
             if last > 0:
@@ -513,17 +535,46 @@ class BatchedEngine(Engine):
             if not merged and draw.part[1] is None:
                 self._scale_and_add_noise([draw], last, row())
 
+    def _in_two_calls(
+        self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor],
+        row: Callable[[], Tensor],
+    ) -> Draw | None:  # fmt: skip
+        """Take a step where it is recorded and all is finite; otherwise the draw is given back.
+
+        Between operations Python's lock is needed, of which there is one for all workers.
+        """
+        ready = self._ready.pop(_key(draw), None) or _ready(draw)
+        step = network.steps.get(ready.rows.size)
+        left = replace(draw, known_rows=ready.rows)
+        if step is None:
+            return left
+        begin, end = step
+        merged = draw.experiment.only_sum_counts
+        finite, found = begin(
+            torch.from_numpy(ready.rows),
+            *self._records.stored,
+            parameters[draw.number][None],
+            self._clips[draw.number],
+            ready.scale if merged else 1.0,
+        )
+        if not finite:
+            return left
+        place = row()
+        last, noise = draw.part[1] is None and not merged, self._noise_memory(place)
+        end(place, found, last, ready.scale, noise, ready.dice, ready.spread)
+        return None
+
     def _take_steps(
         self, network: ClippedNetwork, draws: list[Draw], parameters: Sequence[Tensor],
         moved: Tensor, steps: int,
     ) -> None:  # fmt: skip
         """The first ``steps`` local steps of the draws; adds them to ``moved``, which is zero."""
         owners = tuple(draw.number for draw in draws)
-        weights = _weights_of(_evenly_shared(owners), parameters)
+        weights = weights_of(_evenly_shared(owners), parameters)
         total = moved
         for step in range(steps):
             if step > 0:
-                weights = _weights_of(owners, parameters) - moved
+                weights = weights_of(owners, parameters) - moved
                 total = torch.zeros_like(moved)
             if self._is_private:
                 self._add_private_steps(network, draws, step, weights, total)
@@ -607,36 +658,22 @@ class BatchedEngine(Engine):
 
     def _scale_and_add_noise(self, draws: list[Draw], step: int, total: Tensor) -> None:
         """From the clipped sums to the step alpha (sum / B + sigma noise), in place."""
-        scale = [draw.scale(step) for draw in draws]
-        spread = [draw.spread(step) for draw in draws]
-        if len(draws) == 1 and step == 0:
-            ahead = self._noise_ahead.pop((draws[0].number, draws[0].position), None)
-            if ahead is not None and not ahead.cancel():  # somebody has begun it
-                total.mul_(scale[0]).add_(ahead.result(), alpha=spread[0])
-                return
-        noise = self._noise_memory(total)
-        for row, draw in enumerate(draws):
-            if spread[row] > 0:
-                standard_noise_(noise[row], draw.experiment.streams, **draw.name, step=step)
-            else:
-                noise[row] = 0
-        if len(draws) == 1:
-            total.mul_(scale[0]).add_(noise, alpha=spread[0])
-            return
-        total.mul_(total.new_tensor(scale)[:, None])
-        total.addcmul_(noise, total.new_tensor(spread)[:, None])
+        noise = self._noise_memory(total[:1])
+        for row, draw in zip(total, draws, strict=True):
+            row.mul_(draw.scale(step))
+            if draw.spread(step) > 0:
+                standard_noise_(noise[0], draw.experiment.streams, **draw.name, step=step)
+                row.add_(noise[0], alpha=draw.spread(step))
 
-    def _cleared_updates(
+    def _memory_for_updates(
         self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
     ) -> list[Tensor]:
-        """Zeros for the updates; fresh memory every round would cost more than the noise."""
+        """Where updates are written; fresh memory every round would cost more than the noise."""
         rows = [self._row_count(e, len(cohort)) for e, cohort in enumerate(cohorts)]
         shapes = [(n, p.numel()) for n, p in zip(rows, parameters, strict=True)]
         if [tuple(update.shape) for update in self._updates] != shapes:
             self._all_updates = parameters[0].new_empty(sum(rows), parameters[0].numel())
             self._updates = list(torch.split(self._all_updates, rows))
-        if self._device.type != "cpu":  # a CPU's workers clear their own rows, side by side
-            self._all_updates.zero_()
         return self._updates
 
     def _row_count(self, experiment: int, draws: int) -> int:
@@ -697,6 +734,29 @@ class BatchedEngine(Engine):
         return max(1, int(limit / (4 * path.floats_per_example)))
 
 
+class _Ready(NamedTuple):
+    """What the first step of a draw needs: rows, dice for its noise, factors on sum and noise."""
+
+    rows: IntArray
+    dice: torch.Generator | None
+    scale: float
+    spread: float
+
+
+def _ready(draw: Draw) -> _Ready:
+    spread = draw.spread(0) if draw.part[1] is None else 0.0
+    dice = None
+    if spread > 0:
+        dice = draw.experiment.streams.generator("noise", **draw.name, step=0)
+    rows = np.require(draw.rows(0), requirements="W")
+    return _Ready(rows, dice, draw.scale(0), spread)
+
+
+def _key(draw: Draw) -> tuple[int, ...]:
+    """Which part of which draw of which experiment, and of which round."""
+    return draw.number, draw.part[0], *draw.name.values()
+
+
 def _indices_of(experiments: Sequence[Experiment]) -> tuple[Tensor, list[int]]:
     """The stored rows of all clients of all experiments, and where those of each begin."""
     begins: dict[int, int] = {}
@@ -731,15 +791,8 @@ def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(experiments.tolist()) if np.all(counts == counts[0]) else owners
 
 
-def _weights_of(owners: tuple[int, ...], parameters: Sequence[Tensor]) -> Tensor:
-    """[owners, D]: the parameters of these experiments."""
-    if len(owners) == 1:
-        return parameters[owners[0]][None]
-    return torch.stack([parameters[owner] for owner in owners])
-
-
 #: Sums that draws with merged noise add to: few, because each is cleared and added up once a round.
-PARTIAL_SUMS = 8
+PARTIAL_SUMS = 16
 
 #: A function for a row to add to; it waits, when first called, until it may be added to.
 Turn = AbstractContextManager[Callable[[], Tensor]]

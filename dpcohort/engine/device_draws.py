@@ -296,6 +296,13 @@ class PreparedPass:
     steps: tuple[PackedStep, ...]
 
 
+def weights_of(owners: Sequence[int], parameters: Sequence[Tensor]) -> Tensor:
+    """[owners, D]: the parameters of these experiments, without a copy if there is one only."""
+    if len(owners) == 1:
+        return parameters[owners[0]][None]
+    return torch.stack([parameters[owner] for owner in owners])
+
+
 class DeviceDraws:
     """Runs prepared passes.
 
@@ -359,10 +366,10 @@ class DeviceDraws:
         start: Tensor | None = None
         for number, step in enumerate(prepared.steps):
             if number == 0:
-                weights = torch.stack([parameters[e] for e in prepared.shared])
+                weights = weights_of(prepared.shared, parameters)
             else:
                 if start is None:
-                    start = torch.stack([parameters[e] for e in prepared.owners])
+                    start = weights_of(prepared.owners, parameters)
                 weights = start - moved
             there, sums = self._sums(step, weights, careful=careful)
             add_noise_(

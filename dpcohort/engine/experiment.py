@@ -40,7 +40,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -104,6 +104,9 @@ class Experiment:
     aggregation: AggregationRule = field(default_factory=Mean)
     initial: Tensor | None = None
     merged_noise: bool = False
+
+    #: The sum of a cohort has the same bits on any number of threads.
+    adds_row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.pooled is not None and type(self.aggregation) is not Mean:
@@ -344,8 +347,16 @@ class ClientRecords:
         """Inputs and targets of the given rows, ready for the model."""
         # Part of a partition that is closed for writing is copied: torch warns about it.
         given = rows if isinstance(rows, Tensor) else np.require(rows, requirements="W")
-        index = torch.as_tensor(given, device=self.device)
-        inputs = self._inputs.index_select(0, index)
+        return self.gather_from(torch.as_tensor(given, device=self.device), *self.stored)
+
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """All inputs, as they are kept, and targets. SENSITIVE."""
+        return self._inputs, self._targets
+
+    def gather_from(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``gather``, of records that are kept like these."""
+        inputs = stored.index_select(0, rows)
         if self._is_image:
             inputs = inputs.permute(0, 3, 1, 2)
         # Integers stay integers (they are tokens) unless they are bytes of an image.
@@ -353,7 +364,7 @@ class ClientRecords:
             inputs = inputs.to(self.dtype)
         if self.transform is not None:
             inputs = self.transform(inputs)
-        return inputs, self._targets.index_select(0, index)
+        return inputs, targets.index_select(0, rows)
 
     def fit(self, model: nn.Module) -> nn.Module:
         """A copy of the model where the records are, in their floating type."""
@@ -527,6 +538,7 @@ class Draw:
         cohort: all draws of its round.
         position: its place in the cohort.
         part: from which record of its batch to which, if not to the end.
+        known_rows: the rows of the first step, if somebody has drawn them.
     """
 
     experiment: Experiment
@@ -534,6 +546,7 @@ class Draw:
     cohort: Cohort
     position: int
     part: tuple[int, int | None] = (0, None)
+    known_rows: IntArray | None = None
 
     @property
     def client(self) -> int:
@@ -563,6 +576,8 @@ class Draw:
 
     def rows(self, step: int) -> IntArray:
         """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
+        if step == 0 and self.known_rows is not None:
+            return self.known_rows
         plan = self.experiment.plan
         positions = draw_positions(
             self.experiment.streams,

@@ -29,6 +29,7 @@ has noise of its own, an empty batch too. Public clients have z = 0 and add none
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import threading
@@ -160,12 +161,22 @@ class Streams:
                 "for noise on a lattice (dpcohort.engine.lattice)."
             )
         if out.device.type == "cpu":
-            if not hasattr(self._local, "cpu"):
-                self._local.cpu = torch.Generator()
-            words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
-            self._local.cpu.set_state(_twister_state(words))
-            return out.normal_(generator=self._local.cpu)
+            return out.normal_(generator=self.generator(purpose, **name))
         return self.add_normal_(out.zero_(), 1.0, purpose=purpose, **name)
+
+    def generator(self, purpose: Purpose = "noise", **name: int) -> torch.Generator:
+        """What ``normal_`` takes its numbers from on a CPU: nobody has drawn of it yet.
+
+        Example:
+            >>> streams = Streams.seeded(1)
+            >>> dice = streams.generator(round=0, client=0)
+            >>> there = streams.normal_(torch.empty(4), round=0, client=0)
+            >>> torch.equal(torch.empty(4).normal_(generator=dice), there)
+            True
+        """
+        dice = torch.Generator()
+        dice.set_state(_twister_state(self.words(purpose, _MT_STATE_WORDS // 2, **name)))
+        return dice
 
     def add_normal_(
         self, out: Tensor, spread: float, *, purpose: Purpose = "noise", **name: int
@@ -253,13 +264,18 @@ def _product(values: WordArray, by: int) -> tuple[WordArray, WordArray]:
     return upper * top + (cross >> half) + (middle >> half), values * np.uint64(by)
 
 
+@functools.cache
+def _unset_twister() -> Tensor:
+    return torch.Generator().manual_seed(0).get_state()
+
+
 def _twister_state(words: WordArray) -> Tensor:
     """The state of torch's CPU generator made of 312 random words.
 
     ``torch.Generator.manual_seed`` keeps only 32 bits of its seed on the CPU: among 100,000
     streams two would be expected to share their noise. All 19,968 bits are set here instead.
     """
-    state = torch.Generator().manual_seed(0).get_state()
+    state = _unset_twister().clone()
     twister = state.view(torch.int64).numpy()
     twister[_MT_STATE_START : _MT_STATE_START + _MT_STATE_WORDS] = words.view(np.uint32)
     return state

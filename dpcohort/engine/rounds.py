@@ -69,6 +69,9 @@ Evaluator = Callable[[Tensor], TestResult]
 Outputs = Callable[[Tensor], Tensor]
 
 
+#: Threads that add up large updates: memory has no use for more, and they wait for each other on a
+#: busy machine.
+_THREADS = 4
 #: Examples that are tested at a time: a GPU waits for launches if they are few.
 _AT_A_TIME = {"cpu": 2000, "cuda": 20_000}
 
@@ -330,8 +333,11 @@ class Arrived:
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
+def one_thread_each(at_most: int = 1) -> Iterator[None]:
     """Keep torch to one thread meanwhile: sums then add up in one order, whatever the machine.
+
+    Args:
+        at_most: threads of what adds up nothing, or row by row.
 
     Example:
         >>> with one_thread_each():
@@ -339,7 +345,7 @@ def one_thread_each() -> Iterator[None]:
         1
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(min(before, at_most))
     try:
         yield
     finally:
@@ -377,7 +383,9 @@ def _take_steps(
         elif means is not None:
             moved.setdefault(optimiser, []).append((state, means[i]))
         else:
-            combined, state.memory = combine_round(rule, came.updates, came.cohort, state.memory)
+            with one_thread_each(_THREADS if getattr(rule, "adds_row_by_row", False) else 1):
+                found = combine_round(rule, came.updates, came.cohort, state.memory)
+            combined, state.memory = found
             moved.setdefault(optimiser, []).append((state, combined))
     for optimiser, pairs in moved.items():
         optimiser.apply(*zip(*pairs, strict=True))
@@ -425,11 +433,8 @@ def train_rounds(
         started = time.perf_counter()
         arrived = trainer.updates([state.parameters for state in states], cohorts)
         saw(arrived)
-        # Threads would gain a millisecond or two, and wait for each other on a busy machine.
-        with one_thread_each():
+        with one_thread_each(_THREADS):
             _take_steps(steps, states, arrived)
-        if states[0].parameters.is_cuda:
-            torch.cuda.synchronize(states[0].parameters.device)
         seconds = time.perf_counter() - started
         due = (t + 1) % evaluate_every == 0 or t + 1 == rounds
         test = evaluator if due else None

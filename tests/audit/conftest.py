@@ -92,9 +92,10 @@ def _clip_mean(patch: pytest.MonkeyPatch) -> None:
     right = batched.BatchedEngine._add_sums
     patch.setattr(network, "clip_factors", lambda squared, clip: torch.ones_like(squared))
 
-    def clipped(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
-        right(self, net, group, step, w, total)
+    def clipped(self: Any, net: Any, group: Any, step: int, w: Any, row: Any, **more: Any) -> None:
+        right(self, net, group, step, w, row, **more)
         size = float(group[0].cohort.batch_sizes[group[0].position])
+        total = row()
         norm = (total / size).norm(dim=1)
         clip = group[0].clip
         total.mul_((clip / norm.clamp(min=1e-300)).clamp(max=1.0)[:, None])
@@ -122,10 +123,10 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
 def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
     right = batched.BatchedEngine._add_sums
 
-    def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
-        right(self, net, group, step, w, total)
+    def broken(self: Any, net: Any, group: Any, step: int, w: Any, row: Any, **more: Any) -> None:
+        right(self, net, group, step, w, row, **more)
         size = float(group[0].cohort.batch_sizes[group[0].position])
-        total.mul_(size / max(1, group[0].rows(step).size))
+        row().mul_(size / max(1, group[0].rows(step).size))
 
     patch.setattr(batched.BatchedEngine, "_add_sums", broken)
 
@@ -133,9 +134,9 @@ def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
 def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
     right = batched.BatchedEngine._add_sums
 
-    def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
-        right(self, net, group, step, w, total)
-        right(self, net, group, step + 1000, w, total)
+    def broken(self: Any, net: Any, group: Any, step: int, *where: Any, **more: Any) -> None:
+        right(self, net, group, step, *where, **more)
+        right(self, net, group, step + 1000, *where, **more)
 
     patch.setattr(batched.BatchedEngine, "_add_sums", broken)
 

@@ -20,10 +20,9 @@ from dpcohort.engine import (
     Streams,
     evaluator_on,
 )
-from dpcohort.engine import batched as batched_module
 from dpcohort.engine.clipping import cross_entropy
 from dpcohort.engine.clipping import network as network_module
-from dpcohort.engine.experiment import Draw, cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
@@ -184,6 +183,7 @@ def test_any_number_of_cores_gives_the_same_bits(
         states = engine.initial_states()
         list(engine.rounds(states))
         kinds = {type(found) for found in engine.networks[0].passes.values()}
+        assert list(engine.networks[0].steps) == ([10] if kinds == {tuple} else [])
         return [state.parameters for state in states], kinds
 
     monkeypatch.setattr(network_module, "_OFTEN", 1)
@@ -195,30 +195,6 @@ def test_any_number_of_cores_gives_the_same_bits(
     plain, passes = trained(2)
     assert passes == {int}
     assert all(map(torch.equal, plain, on_two))
-
-
-def test_workers_that_would_wait_make_noise_for_others(
-    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, model, records = images(make_plan, make_records)
-    plan = make_plan([40, 30, 30], [[0, 1, 0, 2, 2, 1]] * 6, sampler="fixed", batch_size=20)
-    made: list[Draw] = []
-    right = BatchedEngine._make_noise_ahead
-
-    def told(self: BatchedEngine, draw: Draw) -> torch.Tensor:
-        made.append(draw)
-        return right(self, draw)
-
-    def trained(workers: int) -> torch.Tensor:
-        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
-        return final(BatchedEngine(model, [one], workers=workers))
-
-    expected = trained(2)
-    monkeypatch.setattr(batched_module, "_LONG_NOISE", 1)
-    monkeypatch.setattr(BatchedEngine, "_make_noise_ahead", told)
-    for workers in (4, 8, 16):
-        assert torch.equal(trained(workers), expected)
-    assert made
 
 
 def test_code_of_somebodys_own_is_not_recorded(
@@ -265,6 +241,54 @@ def test_a_record_that_is_not_finite_is_left_out_of_a_recorded_pass(
     changed = engine.updates([start], [cohort_of(plan, 0)])[0].updates
     assert bool(torch.isfinite(changed).all())
     assert engine.raw_nonfinite_count > 0
+
+
+def test_what_is_prepared_for_a_round_serves_no_other(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    plan, model, records = images(make_plan, make_records)
+    other = make_plan([40, 30, 30], [[2, 1, 1, 0, 2, 0]] * 3, sampler="fixed", batch_size=20)
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    engine, fresh = (BatchedEngine(model, [one], workers=4) for _ in range(2))
+    start = engine.initial_states()[0].parameters
+    for t in (0, 0, 1):  # counted, recorded, and with what was prepared
+        engine.updates([start], [cohort_of(plan, t)])
+    for cohort in (cohort_of(other, 2), cohort_of(plan, 2), cohort_of(plan, 2)):
+        found = engine.updates([start], [cohort])[0].updates.clone()
+        assert torch.equal(found, fresh.updates([start], [cohort])[0].updates)
+
+
+def test_a_round_that_cannot_be_prepared_says_so_when_it_comes(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    _, model, records = images(make_plan, make_records)
+    plan = make_plan([40, 30, 30], [[0] * 4] * 3 + [[1] * 4], sampler="fixed", batch_size=35)
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    rounds = BatchedEngine(model, [one], workers=4).rounds(
+        BatchedEngine(model, [one]).initial_states()
+    )
+    assert [next(rounds)[0].round for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InputError, match="batch_size"):
+        next(rounds)
+
+
+def test_steps_of_records_that_somebodys_code_changes_are_not_recorded(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    plan, model, records = images(make_plan, make_records)
+    changed = copy.copy(records)
+    changed.transform = torch.neg
+    one = Experiment(plan=plan, records=changed, streams=Streams.seeded(1))
+    engine = BatchedEngine(model, [one], workers=2)
+    found = final(engine)
+    assert {type(each) for each in engine.networks[0].passes.values()} == {tuple}
+    assert engine.networks[0].steps == {}
+    records._inputs.neg_()
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    assert torch.equal(found, final(BatchedEngine(model, [one], workers=2)))
 
 
 def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:

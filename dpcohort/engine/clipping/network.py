@@ -47,7 +47,7 @@ from dpcohort.engine.clipping.per_example import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping.recording import Function, record, replayed
+from dpcohort.engine.clipping.recording import Function, compiled, function_text, record, replayed
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
@@ -100,6 +100,31 @@ class ClippingPath:
 #: clips to factors, whether all is finite, and what the second needs; that one adds clipped sums to
 #: what is given it: factors, where to add, and what was kept.
 RecordedPass = tuple[Function, Function]
+#: Inputs and targets from stored rows, stored inputs and stored targets.
+Gather = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+#: A local step of one draw, or of a part of its batch, around the two halves of its pass. ``begin``
+#: says whether all is finite besides what ``end`` needs; ``end`` adds to a sum, and if it is the
+#: last to do so scales it and adds the noise of dice.
+_STEP = """
+def begin(rows, stored, labels, weights, clip, factor: float):
+    inputs, targets = gather(rows, stored, labels)
+    factors, finite{kept} = observe(weights, inputs, targets, clip)
+    if factor != 1.0:
+        factors = factors * factor
+    return bool(finite), [factors{kept}]
+
+def end(into, found: List[Tensor], last: bool, scale: float, noise: Tensor,
+        dice: Optional[Generator], spread: float):
+    factors{kept} = found
+    add(factors, into{kept})
+    if last:
+        into.mul_(scale)
+        if dice is not None:
+            into.add_(noise.normal_(generator=dice), alpha=spread)
+"""
+#: Both of them.
+RecordedStep = tuple[Callable[..., tuple[bool, list[Tensor]]], Callable[..., None]]
 #: Shape, strides and type of weights, inputs, targets and clips.
 Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 
@@ -112,6 +137,30 @@ def _factors(norms: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
     vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
     finite = torch.isfinite(norms) & ~vanished
     return clip_factors(norms, clip[:, None]), finite.all()
+
+
+def _one_batch(gather: Gather, *records: Tensor) -> list[Tensor]:
+    """Inputs and targets of the batch of one draw."""
+    return [part[None] for part in gather(*records)]
+
+
+def _does_a_step(
+    step: RecordedStep, halves: RecordedPass, gather: Gather, weights: Tensor,
+    alike: Sequence[Tensor],
+) -> bool:  # fmt: skip
+    """Whether a recorded step does what its parts do, to the bit, with made-up records."""
+    dice = [torch.Generator().manual_seed(1) for _ in range(3)]
+    stored = [torch.zeros_like(part) for part in alike]
+    if stored[0].is_floating_point():
+        stored[0].normal_(generator=dice[0])
+    rows, clip, memory = torch.arange(len(alike[0])), weights.new_ones(1), torch.empty_like(weights)
+    factors, _, *kept = halves[0](weights, *_one_batch(gather, rows, *stored), clip)
+    (total,) = halves[1](factors * torch.full_like(factors, 0.3), torch.ones_like(weights), *kept)
+    total.mul_(0.5).add_(memory.normal_(generator=dice[1]), alpha=0.25)
+    into = torch.ones_like(weights)
+    finite, found = step[0](rows, *stored, weights, clip, 0.3)
+    step[1](into, found, True, 0.5, memory, dice[2], 0.25)
+    return finite and torch.equal(into, total)
 
 
 class ClippedNetwork:
@@ -157,6 +206,8 @@ class ClippedNetwork:
         self._all_finite: Tensor | None = None
         #: How often passes of some shapes were done, and those that are replayed; copies share it.
         self.passes: dict[Shapes, int | RecordedPass | None] = {}
+        #: Local steps in one call, by the width of their batches; copies share it too.
+        self.steps: dict[int, RecordedStep] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
         self.raw_nonfinite_count = 0
@@ -270,7 +321,14 @@ class ClippedNetwork:
         return found
 
     @torch.no_grad()
-    def record_frequent_passes(self, weights: Tensor, *, workers: int) -> None:
+    def record_frequent_passes(
+        self,
+        weights: Tensor,
+        *,
+        workers: int,
+        gather: Gather | None = None,
+        stored: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         """Record the passes of shapes that come often; one thread at a time, when none is passing.
 
         They are compared with the passes they stand for, to the bit, on made-up examples. That
@@ -280,6 +338,9 @@ class ClippedNetwork:
         Args:
             weights: [D], any.
             workers: how many threads run passes.
+            gather: from stored records to a batch, if it does the same with every one of them: a
+                local step is then recorded around a pass of one draw.
+            stored: inputs and targets, all of them.
         """
         soon = _OFTEN * max(1, 64 // workers**2)
         # Batches of any size have many shapes: further ones must come so often that it pays.
@@ -289,12 +350,15 @@ class ClippedNetwork:
             if isinstance(count, int) and count >= often:
                 recorded += 1
                 try:
-                    self.passes[shapes] = self._record(weights[None], shapes)
+                    self.passes[shapes] = self._record(weights[None], shapes, gather, stored)
                 except (RuntimeError, NotImplementedError, AttributeError, TypeError):
                     self.passes[shapes] = None
                 self._release()
 
-    def _record(self, weights: Tensor, shapes: Shapes) -> RecordedPass | None:
+    def _record(
+        self, weights: Tensor, shapes: Shapes, gather: Gather | None,
+        stored: tuple[Tensor, Tensor] | None,
+    ) -> RecordedPass | None:  # fmt: skip
         dice = torch.Generator().manual_seed(0)
 
         def make_up() -> list[Tensor]:
@@ -340,6 +404,16 @@ class ClippedNetwork:
             pairs = ((factors, again), (finite, fine), (total, other))
             if not all(torch.equal(one, two) for one, two in pairs):
                 return None
+        draws, width = shapes[1][0][:2]
+        if gather is not None and stored is not None and draws == 1:
+            alike = [part[:width] for part in stored]
+            picked = record(functools.partial(_one_batch, gather), [torch.arange(width), *alike])
+            texts = {"gather": picked, "observe": observed, "add": added}
+            more = "".join(f", kept_{i}" for i in range(sum(needed)))
+            text = "".join(itertools.starmap(function_text, texts.items()))
+            begin, end = compiled(text + _STEP.format(kept=more), "begin", "end")
+            if _does_a_step((begin, end), found, gather, weights, alike):
+                self.steps[width] = begin, end
         return found
 
     @functools.cached_property

@@ -46,16 +46,44 @@ def replayed(graph: fx.Graph) -> Function:
         >>> replay(torch.ones(2))
         [tensor([2., 2.])]
     """
-    names = [node.name for node in graph.nodes if node.op == "placeholder"]
-    lines = [f"def replay({', '.join(names)}):"]
-    lines += [f"    {_line(node)}" for node in graph.nodes if node.op != "placeholder"]
-    script = torch.jit.CompilationUnit("\n".join(lines) + "\n").replay
+    return compiled(function_text("replay", graph), "replay")[0]
 
-    def replay(*arguments: Tensor) -> Sequence[Tensor]:
+
+def function_text(name: str, graph: fx.Graph) -> str:
+    """Recorded operations as a function that ``compiled`` takes.
+
+    Raises:
+        NotImplementedError: there is something in it that is not an operation on tensors.
+
+    Example:
+        >>> print(function_text("same", record(lambda x: [x], [torch.zeros(2)])))
+        def same(x_1):
+            return [x_1]
+        <BLANKLINE>
+    """
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    lines = [f"def {name}({', '.join(names)}):"]
+    lines += [f"    {_line(node)}" for node in graph.nodes if node.op != "placeholder"]
+    return "\n".join(lines) + "\n"
+
+
+def compiled(text: str, *names: str) -> list[Callable[..., Any]]:
+    r"""Some of the functions of a text, in the words of TorchScript; they may call each other.
+
+    Example:
+        >>> [one] = compiled("def one(x):\n    return x + 1", "one")
+        >>> one(torch.ones(2))
+        tensor([2., 2.])
+    """
+    scripts = torch.jit.CompilationUnit(text)
+    return [_as_written(getattr(scripts, name)) for name in names]
+
+
+def _as_written(script: Callable[..., Any]) -> Callable[..., Any]:
+    def replay(*arguments: Any) -> Any:
         # Optimised, some operations would be exchanged for others that round differently.
         with torch.jit.optimized_execution(should_optimize=False):  # type: ignore[attr-defined]
-            given: Sequence[Tensor] = script(*arguments)
-        return given
+            return script(*arguments)
 
     return replay
 
