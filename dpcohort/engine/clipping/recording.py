@@ -71,7 +71,7 @@ def compiled(text: str, *names: str) -> list[Callable[..., Any]]:
     r"""Some of the functions of a text, in the words of TorchScript; they may call each other.
 
     Example:
-        >>> [one] = compiled("def one(x):\n    return x + 1", "one")
+        >>> [one] = compiled("def one(x):\n    return x + 1\n", "one")
         >>> one(torch.ones(2))
         tensor([2., 2.])
     """
