@@ -139,6 +139,7 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
 def our_turn(
     model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1,
     merged: bool = False, pooled: bool = False, workers: int | None = None,
+    micro_batch: int | None = None,
 ) -> Turn:  # fmt: skip
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
@@ -180,7 +181,7 @@ def our_turn(
         )
         for seed in range(stack)
     ]
-    fast = BatchedEngine(model, experiments, workers=workers)
+    fast = BatchedEngine(model, experiments, workers=workers, micro_batch=micro_batch)
     stacked = fast.rounds(fast.initial_states())
 
     def stacked_turn() -> int:
@@ -370,7 +371,10 @@ def show_scaling(arguments: argparse.Namespace) -> None:
             turns = {}
             for workers in counts:
                 torch.manual_seed(0)
-                turns[workers] = our_turn(build(), records, merged=merged, workers=workers)
+                turns[workers] = our_turn(
+                    build(), records, merged=merged, workers=workers,
+                    micro_batch=arguments.micro_batch,
+                )  # fmt: skip
             seen: dict[int, list[list[float]]] = {workers: [] for workers in counts}
             for repeat in range(WARM_UP_ALONE + arguments.turns):
                 for workers, turn in turns.items():
@@ -535,6 +539,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument(
         "--workers", type=int, nargs="+", help="with --scaling: how many, beside two"
+    )
+    parser.add_argument(
+        "--micro-batch", type=int, help="with --scaling: records in one pass at most"
     )
     parser.add_argument(
         "--scaling", action="store_true", help="the engine on 1, 2, 4, ... cores, in one run"

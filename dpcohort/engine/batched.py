@@ -417,7 +417,7 @@ class BatchedEngine(Engine):
         try:
             draws = itertools.islice(self._parts_in_order(cohorts), _READY * self.workers)
             return {_key(draw): _ready(draw) for draw in draws}
-        except InputError:  # as above
+        except InputError:  # the round itself will say what is wrong
             return {}
 
     def _tasks(

@@ -155,17 +155,16 @@ class Streams:
             >>> torch.equal(a, b)
             True
         """
-        if self.seed is None:
-            raise InputError.because(
-                "floating-point noise is for simulation: private streams give keys (noise_key) "
-                "for noise on a lattice (dpcohort.engine.lattice)."
-            )
+        self._refuse_private()
         if out.device.type == "cpu":
             return out.normal_(generator=self.generator(purpose, **name))
         return self.add_normal_(out.zero_(), 1.0, purpose=purpose, **name)
 
     def generator(self, purpose: Purpose = "noise", **name: int) -> torch.Generator:
         """What ``normal_`` takes its numbers from on a CPU: nobody has drawn of it yet.
+
+        Raises:
+            InputError: the streams are private.
 
         Example:
             >>> streams = Streams.seeded(1)
@@ -174,6 +173,7 @@ class Streams:
             >>> torch.equal(torch.empty(4).normal_(generator=dice), there)
             True
         """
+        self._refuse_private()
         dice = torch.Generator()
         dice.set_state(_twister_state(self.words(purpose, _MT_STATE_WORDS // 2, **name)))
         return dice
@@ -203,6 +203,13 @@ class Streams:
             row, row, there[None, :2], scale=factors[:1], spread=factors[1:], accumulate=False
         )
         return out
+
+    def _refuse_private(self) -> None:
+        if self.seed is None:
+            raise InputError.because(
+                "floating-point noise is for simulation: private streams give keys (noise_key) "
+                "for noise on a lattice (dpcohort.engine.lattice)."
+            )
 
     def _key(self, purpose: str) -> WordArray:
         if purpose not in self._keys:

@@ -333,23 +333,24 @@ class Arrived:
 
 
 @contextmanager
-def one_thread_each(at_most: int = 1) -> Iterator[None]:
-    """Keep torch to one thread meanwhile: sums then add up in one order, whatever the machine.
-
-    Args:
-        at_most: threads of what adds up nothing, or row by row.
+def threads_at_most(count: int) -> Iterator[None]:
+    """Keep torch to so many threads meanwhile.
 
     Example:
-        >>> with one_thread_each():
+        >>> with threads_at_most(1):
         ...     torch.get_num_threads()
         1
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(min(before, at_most))
+    torch.set_num_threads(min(before, count))
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+#: Sums then add up in one order, whatever the machine.
+one_thread_each = functools.partial(threads_at_most, 1)
 
 
 class Trainer(Protocol):
@@ -383,7 +384,9 @@ def _take_steps(
         elif means is not None:
             moved.setdefault(optimiser, []).append((state, means[i]))
         else:
-            with one_thread_each(_THREADS if getattr(rule, "adds_row_by_row", False) else 1):
+            # Of the class itself: one that inherits from it may add up in any order.
+            row_by_row = "adds_row_by_row" in vars(type(rule))
+            with threads_at_most(_THREADS if row_by_row else 1):
                 found = combine_round(rule, came.updates, came.cohort, state.memory)
             combined, state.memory = found
             moved.setdefault(optimiser, []).append((state, combined))
@@ -433,7 +436,7 @@ def train_rounds(
         started = time.perf_counter()
         arrived = trainer.updates([state.parameters for state in states], cohorts)
         saw(arrived)
-        with one_thread_each(_THREADS):
+        with threads_at_most(_THREADS):
             _take_steps(steps, states, arrived)
         seconds = time.perf_counter() - started
         due = (t + 1) % evaluate_every == 0 or t + 1 == rounds

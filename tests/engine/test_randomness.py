@@ -104,6 +104,8 @@ def test_private_noise_has_keys_and_no_floats() -> None:
     assert all(len(key) == 32 for key in named)
     with pytest.raises(InputError, match="for simulation"):
         streams.normal_(torch.empty(5), **NAME)
+    with pytest.raises(InputError, match="for simulation"):
+        streams.generator("noise", **NAME)
     with pytest.raises(InputError, match="no private noise"):
         Streams.seeded(0).noise_key(**NAME)
 

@@ -18,6 +18,7 @@ from dpcohort.engine.rounds import (
     InverseRootStep,
     InverseTimeStep,
     Optimiser,
+    threads_at_most,
     train_rounds,
 )
 from dpcohort.errors import InputError
@@ -126,3 +127,43 @@ def test_a_round_of_which_too_little_came_leaves_the_model_as_it_was(make_plan: 
         seen.append(state.parameters.item())
     assert seen == [1.5, 1.5 - 3.0]
     assert state.next_round == 2
+
+
+def test_a_rule_of_somebodys_own_adds_up_on_one_thread(
+    make_plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bits would depend on the machine otherwise; those of a plain mean do not."""
+    plan, threads = make_plan([6, 5], [[0, 1]]), []
+    right = Mean.combine
+
+    def told(self: Mean, updates: torch.Tensor, cohort: Any) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return right(self, updates, cohort)
+
+    class Own(Mean):
+        """It may do anything."""
+
+    monkeypatch.setattr(Mean, "combine", told)
+    came = Arrived(cohort_of(plan, 0), torch.tensor([[2.0], [4.0]]))
+    trainer: Any = SimpleNamespace(updates=lambda parameters, cohorts: [came])
+    before = torch.get_num_threads()
+    try:
+        for count in (9, 2):
+            torch.set_num_threads(count)
+            for rule in (Mean(), Own()):
+                state = EngineState(torch.zeros(1))
+                list(
+                    train_rounds(
+                        trainer,
+                        [(rule, Optimiser())],
+                        [state],
+                        rounds=1,
+                        choose=lambda t: [came.cohort],
+                    )
+                )
+            assert torch.get_num_threads() == count
+        with threads_at_most(1):
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [4, 1, 2, 1]

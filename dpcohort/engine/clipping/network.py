@@ -47,7 +47,7 @@ from dpcohort.engine.clipping.per_example import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping.recording import Function, compiled, function_text, record, replayed
+from dpcohort.engine.clipping.recording import Function, compiled, function_text, record
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
@@ -206,7 +206,7 @@ class ClippedNetwork:
         self._all_finite: Tensor | None = None
         #: How often passes of some shapes were done, and those that are replayed; copies share it.
         self.passes: dict[Shapes, int | RecordedPass | None] = {}
-        #: Local steps in one call, by the width of their batches; copies share it too.
+        #: Local steps in two calls, by the width of their batches; copies share it too.
         self.steps: dict[int, RecordedStep] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
@@ -326,8 +326,8 @@ class ClippedNetwork:
         weights: Tensor,
         *,
         workers: int,
-        gather: Gather | None = None,
-        stored: tuple[Tensor, Tensor] | None = None,
+        gather: Gather | None,
+        stored: tuple[Tensor, Tensor],
     ) -> None:
         """Record the passes of shapes that come often; one thread at a time, when none is passing.
 
@@ -338,8 +338,8 @@ class ClippedNetwork:
         Args:
             weights: [D], any.
             workers: how many threads run passes.
-            gather: from stored records to a batch, if it does the same with every one of them: a
-                local step is then recorded around a pass of one draw.
+            gather: from stored records to a batch: local steps are recorded around passes of one
+                draw. None if it may do something else with the next batch.
             stored: inputs and targets, all of them.
         """
         soon = _OFTEN * max(1, 64 // workers**2)
@@ -356,8 +356,7 @@ class ClippedNetwork:
                 self._release()
 
     def _record(
-        self, weights: Tensor, shapes: Shapes, gather: Gather | None,
-        stored: tuple[Tensor, Tensor] | None,
+        self, weights: Tensor, shapes: Shapes, gather: Gather | None, stored: tuple[Tensor, Tensor]
     ) -> RecordedPass | None:  # fmt: skip
         dice = torch.Generator().manual_seed(0)
 
@@ -393,7 +392,8 @@ class ClippedNetwork:
         given.args = ([*every[:2], *itertools.compress(every[2:], needed)],)
         for node in itertools.compress(entries, [not used for used in needed]):
             added.erase_node(node)
-        found = replay_observe, replay_add = replayed(observed), replayed(added)
+        text = function_text("observe", observed) + function_text("add", added)
+        replay_observe, replay_add = compiled(text, "observe", "add")
         for _ in range(2):
             arguments = make_up()
             factors, finite, *kept = observe(*arguments)
@@ -404,14 +404,14 @@ class ClippedNetwork:
             pairs = ((factors, again), (finite, fine), (total, other))
             if not all(torch.equal(one, two) for one, two in pairs):
                 return None
+        found = replay_observe, replay_add
         draws, width = shapes[1][0][:2]
-        if gather is not None and stored is not None and draws == 1:
+        if gather is not None and draws == 1:
             alike = [part[:width] for part in stored]
             picked = record(functools.partial(_one_batch, gather), [torch.arange(width), *alike])
-            texts = {"gather": picked, "observe": observed, "add": added}
             more = "".join(f", kept_{i}" for i in range(sum(needed)))
-            text = "".join(itertools.starmap(function_text, texts.items()))
-            begin, end = compiled(text + _STEP.format(kept=more), "begin", "end")
+            text += function_text("gather", picked) + _STEP.format(kept=more)
+            begin, end = compiled(text, "begin", "end")
             if _does_a_step((begin, end), found, gather, weights, alike):
                 self.steps[width] = begin, end
         return found

@@ -35,20 +35,6 @@ def record(function: Function, arguments: Sequence[Tensor]) -> fx.Graph:
     return make_fx(function)(*arguments).graph
 
 
-def replayed(graph: fx.Graph) -> Function:
-    """A function that does recorded operations in one call, without Python's lock.
-
-    Raises:
-        NotImplementedError: there is something in it that is not an operation on tensors.
-
-    Example:
-        >>> replay = replayed(record(lambda x: [x + 1], [torch.zeros(2)]))
-        >>> replay(torch.ones(2))
-        [tensor([2., 2.])]
-    """
-    return compiled(function_text("replay", graph), "replay")[0]
-
-
 def function_text(name: str, graph: fx.Graph) -> str:
     """Recorded operations as a function that ``compiled`` takes.
 
