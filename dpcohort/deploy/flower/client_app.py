@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.messages import NO_GUARD, open_message
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawRequest, Message, Refusal, encode
+from dpcohort.deploy.guard.protocol import AgreeRequest, DrawRequest, Message, Refusal, encode
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
     """Answer a message through a connection to a guard.
 
     A draw the guard refuses is answered with its refusal; where no guard answers, with one that
-    says so. After draws, what the run has spent follows.
+    says so. After draws and unmaskings, what the run has spent follows.
 
     Args:
         connect: opens a connection.
@@ -75,7 +75,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
         with connect() as guard:
             for request in opened.requests:
                 answers.append(_asked(guard, request))
-            if isinstance(opened.requests[0], DrawRequest):
+            if isinstance(opened.requests[0], DrawRequest | AgreeRequest):
                 answers.append(encode(guard.receipt(opened.requests[0].run)))
     except GuardRefusedError:
         pass  # the receipt of a run that is not accepted: the refusals above say it

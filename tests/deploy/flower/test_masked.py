@@ -90,6 +90,12 @@ class Carried:
         return found
 
 
+def told_counts(out):
+    """Draws and unmaskings of each client, as the server was told last."""
+    told = {name: one["spending"] for name, one in read_json(out / "client-ledgers.json").items()}
+    return {name: (one["counted_draws"], one["pool"]["unmasked"]) for name, one in told.items()}
+
+
 def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
     """Two exchanges a round; and each step is that of the members' integers in the clear."""
     parts, steps, real = [], [], LocalTraining.noisy_sum
@@ -119,6 +125,7 @@ def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
     assert verify_run(tmp_path / "run").holds
     told = read_json(tmp_path / "run/client-ledgers.json")["ward-0"]["spending"]
     assert told["pool"]["honest"] == 3
+    assert told_counts(tmp_path / "run") == carried.counts(kit)
 
 
 @pytest.mark.parametrize("stage", [MaskedRequest, AgreeRequest, RevealRequest])
@@ -148,6 +155,7 @@ def test_one_that_vanishes_at_any_stage(kit, tmp_path, stage):
         assert first["came"] == 4
         assert ("ward-0", "AgreeRequest", 0) in carried.asked
     assert all(count == (2, 2) for name, count in counts.items() if name not in ("ward-1",))
+    assert told_counts(tmp_path / "run") == counts
 
 
 def test_more_than_may_vanish_and_the_round_is_passed_over(kit, tmp_path):
