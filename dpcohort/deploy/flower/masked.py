@@ -37,7 +37,8 @@ from dpcohort.deploy.guard.protocol import (
     RunReceipt,
     Shares,
 )
-from dpcohort.deploy.pooled import Card, PooledSum, PoolRound
+from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.deploy.pooled import Card, PooledSum, PoolRound, cohort_sha256
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line
 
@@ -48,12 +49,51 @@ Wanted = TypeVar("Wanted", bound=Message)
 Line = dict[str, Any]
 
 
-def ask_cards(exchange: Exchange, clients: Sequence[str], run: str) -> dict[str, Card]:
-    """The signed keys of clients for a run; of those who answer."""
+def ask_cards(
+    exchange: Exchange,
+    clients: Sequence[str],
+    pool: AcceptedPool,
+    *,
+    run: str,
+    plan: str,
+    line: Line,
+) -> dict[str, Card]:
+    """The signed keys of clients for a run; of those who answer with their own.
+
+    Args:
+        exchange: asks clients over a transport.
+        clients: whose.
+        pool: who they are.
+        run: name of the run.
+        plan: SHA-256 of its plan.
+        line: told why there is no key of a client (``lost``).
+    """
     requests = {client: CardRequest(run=run) for client in clients}
-    unsaid: Line = {"lost": {}, "errors": {}}
-    found = _ask(exchange, requests, PoolCard, "cards", unsaid, {})
-    return {client: Card(**card.to_dict()) for client, card in found.items()}
+    came = _ask(exchange, requests, PoolCard, "cards", line, {})
+    found: dict[str, Card] = {}
+    for client, answer in came.items():
+        with _noted(line, client):
+            found[client] = checked_card(client, answer.to_dict(), pool, run=run, plan=plan)
+    return found
+
+
+def checked_card(client: str, said: object, pool: AcceptedPool, *, run: str, plan: str) -> Card:
+    """A member's key, if it is its own for this run and plan.
+
+    Raises:
+        InputError: it is no card, of another member, or not signed by this one.
+    """
+    if not isinstance(said, Mapping):
+        raise InputError.because("this is no card.")
+    card = Card(**PoolCard(**said).to_dict())
+    if card.member != client:
+        raise InputError("member", given=card.member, allowed=client)
+    # As every member checks it, in a cohort with nobody else.
+    alone = {"cohort_size": 1, "cohorts": {"0": cohort_sha256([client])}}
+    integers = pool.model_dump(include={"exponent", "modulus_bits"})
+    where: Any = {"run": run, "plan": plan, "round": 0, "coordinates": 1}
+    PoolRound(pool.model_copy(update=alone), [card], **where, **integers)
+    return card
 
 
 def masked_round(

@@ -4,7 +4,8 @@
 Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws (and in a
 line of their own, reports) were asked for, came, came again from a client's ledger, and were lost,
 and why. ``client-ledgers.json``
-is what the clients' own ledgers said they had counted, with their heads.
+is what the clients' own ledgers said they had counted, with their heads; where noise is pooled,
+also the signed key of each (``card``), with which a server that was killed goes on without it.
 
 The server's ledger counts a round's draws before they are asked for. After a crash the same draws
 are asked for again by the same names, which spends nothing: a guard sends the stored update.
@@ -29,7 +30,7 @@ from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.training import built_model, layout_of
 from dpcohort.engine import ClientRecords
 from dpcohort.engine.clipping.per_example import FlatLayout
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Ask
@@ -228,10 +229,7 @@ def write_exchange(
     assert run.path is not None
     with open_log(run.path / "exchange.jsonl") as log:
         append_line(log, exchange)
-    path = run.path / "client-ledgers.json"
-    before = read_json(path) if path.exists() else {}  # what others said stays
-    found = {client: receipts[client].to_dict() for client in sorted(receipts)}
-    write_json(path, {**before, **found})
+    write_said(run, {client: receipts[client].to_dict() for client in sorted(receipts)})
     losses = sum(map(len, exchange["lost"].values()))
     if losses:
         who = ", ".join(one_line(client) for client in sorted(exchange["lost"]))
@@ -241,3 +239,26 @@ def write_exchange(
             f"round {exchange['round']}: {losses} of {exchange['asked']} {what} are lost "
             f"({who}); they stay counted and are not asked for again.{over}"
         )
+
+
+def write_said(run: Run, said: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write down what clients said last; all else that they or others said stays.
+
+    Args:
+        run: of which.
+        said: by client: what its ledger counts, or its ``card``.
+    """
+    assert run.path is not None
+    before = read_said(run)
+    found = {client: {**before.get(client, {}), **said[client]} for client in said}
+    write_json(run.path / "client-ledgers.json", {**before, **found})
+
+
+def read_said(run: Run) -> dict[str, dict[str, Any]]:
+    """What each client said last, as it was written down; nothing where that cannot be read."""
+    assert run.path is not None
+    try:
+        found = read_json(run.path / "client-ledgers.json")
+    except (DataMissingError, FileFormatError):
+        return {}
+    return {client: one for client, one in found.items() if isinstance(one, dict)}

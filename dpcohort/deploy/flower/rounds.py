@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
-from dpcohort.deploy.flower.masked import ask_cards, masked_round
+from dpcohort.deploy.flower.masked import ask_cards, checked_card, masked_round
 from dpcohort.deploy.flower.messages import (
     Reply,
     draw_message,
@@ -39,7 +39,7 @@ from dpcohort.deploy.flower.messages import (
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, write_exchange
+from dpcohort.deploy.flower.record import FederatedJob, read_said, write_exchange, write_said
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
@@ -126,6 +126,8 @@ class GuardTrainer:
         self._run = part.run
         with closing([part]):
             part.begin(EngineState(self._job.initial()))
+            if self._pool is not None:
+                self._find_cards(self._pool, self._federation.drawn)
             yield part
 
     def updates(
@@ -154,13 +156,11 @@ class GuardTrainer:
     def _pooled(self, pool: AcceptedPool, vector: torch.Tensor, cohort: Cohort) -> Arrived | None:
         """The step of a round whose noise is pooled; None where its sum was not unmasked."""
         plan, names = self._plan, self._names(cohort)
-        missing = [name for name in names if name not in self._cards]
-        if missing:
-            self._cards |= ask_cards(self._exchange, missing, self._federation.run)
+        lost = self._find_cards(pool, [name for name in names if name not in self._cards])
         requests = self._requests(cohort, vector)
         total: IntArray | None = None
         line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
-        line["lost"] = {name: {0: "no key"} for name in names if name not in self._cards}
+        line["lost"] = {name: {0: f"no key: {lost[name][0]}"} for name in lost}
         if not line["lost"]:
             cards = [self._cards[name] for name in names]
             said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
@@ -171,6 +171,9 @@ class GuardTrainer:
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
             total = masked_round(self._exchange, asked, masked, line, self._receipts)
+            # A guard that does not know the key it is asked with may have another one by now.
+            for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
+                self._cards.pop(name, None)
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
         if total is None or plan.pooled is None:
@@ -180,6 +183,24 @@ class GuardTrainer:
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
+
+    def _find_cards(self, pool: AcceptedPool, clients: Sequence[str]) -> dict[str, dict[int, str]]:
+        """Ask members for their signed keys; why there is none of some.
+
+        Who gives none has the one that it gave before, also to a server that was killed since.
+        """
+        if not clients:
+            return {}
+        where: Any = {"run": self._federation.run, "plan": self._plan.sha256}
+        line: Any = {"lost": {}, "errors": {}}
+        found = ask_cards(self._exchange, clients, pool, **where, line=line)
+        write_said(self._run, {client: {"card": card._asdict()} for client, card in found.items()})
+        said = read_said(self._run)
+        for client in [one for one in clients if one not in found and one in said]:
+            with suppress(InputError):
+                found[client] = checked_card(client, said[client].get("card"), pool, **where)
+        self._cards |= found
+        return {client: why for client, why in line["lost"].items() if client not in found}
 
     def reports(
         self, round: int, clients: Sequence[int], parameters: torch.Tensor
@@ -228,8 +249,6 @@ class GuardTrainer:
             elif not resume:  # a run that goes on may have lost a client
                 problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
         check_agreements(problems)
-        if self._pool is not None:
-            self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)
 
     def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
         """What each client of a cohort is asked; its draws differ in their number alone."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -18,7 +19,15 @@ from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.flower.messages import open_message
 from dpcohort.deploy.flower.rounds import GuardTrainer, federate
 from dpcohort.deploy.flower.trial import demo_records, demo_settings, write_client_data
-from dpcohort.deploy.guard.protocol import AgreeRequest, MaskedRequest, RevealRequest
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.protocol import (
+    AgreeRequest,
+    CardRequest,
+    MaskedRequest,
+    RevealRequest,
+    decode,
+    encode,
+)
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
@@ -32,12 +41,12 @@ from .conftest import small_settings
 NAMES = [f"ward-{i}" for i in range(5)]
 
 
-def pooled_settings(**changes):
-    """Five clients who are all in both rounds; two may vanish."""
+def pooled_settings(*, rounds=2, **changes):
+    """Five clients who are all in every round; two may vanish."""
     population = Population.from_arrays(
         ids=NAMES, sizes=[200, 300, 250, 350, 300], epsilon=[2.0, 4.0, 8.0, 4.0, 2.0], delta=1e-5
     )
-    training = Training(rounds=2, cohort_size=5, batch_size=20, dimension=650)
+    training = Training(rounds=rounds, cohort_size=5, batch_size=20, dimension=650)
     trust = Contract(trust="pooled", dropouts=2)
     plan = make_plan(population, training, seed=3, accountant=trust)
     return small_settings(plan=plan, test="", **changes)
@@ -204,6 +213,110 @@ def test_a_server_killed_at_any_stage_goes_on_with_what_guards_have_stored(kit, 
     assert first["resent"] == {"masking": 3, "agreeing": 4, "revealing": 5}[stage]
     assert not first["passed_over"]
     assert verify_run(tmp_path / "run").holds
+
+
+def kill_in_round_1(kit, out):
+    """A run whose server is killed when it asks for the second round."""
+
+    def lost(client, request):
+        if getattr(request, "round", None) == 1:
+            raise Killed
+        return False
+
+    carried = Carried(kit)
+    carried.lost = lost
+    with pytest.raises(Killed):
+        carried.run(out)
+
+
+def test_a_server_goes_on_without_a_member_that_is_gone_for_good(kit, tmp_path):
+    """Its key was kept with the run, so that its place is one that may vanish."""
+    kill_in_round_1(kit, tmp_path / "run")
+    again = Carried(kit)
+    again.lost = lambda client, request: client == "ward-1"
+    again.run(tmp_path / "run", resume=True)
+    first, second = read_log(tmp_path / "run/exchange.jsonl")
+    assert (first["came"], second["came"], second["passed_over"]) == (5, 4, False)
+    assert again.counts(kit)["ward-1"] == (1, 1)
+    assert verify_run(tmp_path / "run").holds
+
+
+@pytest.mark.parametrize("harm", ["signed by nobody", "no card", "of another", "no file"])
+def test_kept_keys_that_were_changed_are_asked_for_again(kit, tmp_path, harm):
+    kill_in_round_1(kit, tmp_path / "run")
+    path = tmp_path / "run/client-ledgers.json"
+    told = read_json(path)
+    if harm == "signed by nobody":
+        told["ward-1"]["card"]["key"] = "00" * 32
+    elif harm == "no card":
+        told["ward-1"]["card"] = ["card"]
+    else:
+        told["ward-1"]["card"] = told["ward-2"]["card"]
+    path.write_text("{" if harm == "no file" else json.dumps(told))
+    late = []
+
+    def away(client, request):  # not there when the server goes on, but in the round
+        late.append((client, type(request)))
+        tries = late.count((client, CardRequest))
+        return client == "ward-1" and tries <= again.federation.attempts
+
+    again = Carried(kit)
+    again.lost = away
+    again.run(tmp_path / "run", resume=True)
+    assert [line["came"] for line in read_log(tmp_path / "run/exchange.jsonl")] == [5, 5]
+    assert again.counts(kit) == dict.fromkeys(NAMES, (2, 2))
+
+
+def test_a_member_with_another_ledger_gives_another_key(tmp_path):
+    """Of its old key, kept while it was away, it says no; then it is asked for its new one."""
+    settings = pooled_settings(rounds=3)
+    kit = write_kit(tmp_path / "kit", **settings)
+    write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
+    kill_in_round_1(kit, tmp_path / "run")
+    before = read_json(tmp_path / "run/client-ledgers.json")
+    own = client_folder(kit, "ward-1")
+    lines = (own / "terms.toml").read_text().splitlines(keepends=True)
+    (own / "terms.toml").write_text("".join(one for one in lines if "ledger_id" not in one))
+    for path in own.glob("client.ledger*"):
+        path.unlink()
+    again = Carried(kit)
+    # Away when the server goes on, and back in the round.
+    again.lost = lambda client, request: (
+        client == "ward-1" and not any(kind == "MaskedRequest" for _, kind, _ in again.asked)
+    )
+    again.run(tmp_path / "run", resume=True)
+    told = read_json(tmp_path / "run/client-ledgers.json")
+    assert told["ward-1"]["card"] != before["ward-1"]["card"]
+    assert told["ward-2"]["card"] == before["ward-2"]["card"]
+    assert [line["came"] for line in read_log(tmp_path / "run/exchange.jsonl")] == [5, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"member": "ward-1"}, "it must be ward-2"),
+        ({"signature": "00" * 64}, "is not signed by the ward-2 of the terms"),
+        ({"key": "nonsense"}, "is not signed by the ward-2 of the terms"),
+    ],
+)
+def test_a_wrong_key_is_none_and_is_noted(kit, tmp_path, change, words):
+    """The run goes on; rounds with that member are passed over, and nobody is asked for a draw."""
+    carried = Carried(kit)
+    real = carried.guards.carry
+
+    def carry(body):
+        opened, answer = open_message(body), real(body)
+        if opened.client == "ward-2" and isinstance(opened.requests[0], CardRequest):
+            return encode(replace(decode(answer), **change))
+        return answer
+
+    carried.guards.carry = carry
+    carried.run(tmp_path / "run")
+    for line in read_log(tmp_path / "run/exchange.jsonl"):
+        assert line["passed_over"]
+        assert list(line["lost"]) == ["ward-2"]
+        assert words in line["lost"]["ward-2"]["0"]
+    assert carried.counts(kit) == dict.fromkeys(NAMES, (0, 0))
 
 
 def test_answers_that_a_dead_courier_loses_come_again(kit, tmp_path):
