@@ -40,7 +40,12 @@ def demo(
     rounds: Annotated[int, Option(min=1, max=100, help="Rounds of the run.")] = 3,
     keep: Annotated[Path | None, Option(help="Keep kit, ledgers and logs in this folder.")] = None,
     pooled: Annotated[
-        bool, Option("--pooled", help="Pool the noise: the server sees masked sums only.")
+        bool,
+        Option(
+            "--pooled",
+            help="Pool the noise: the server sees masked sums only, and promises count on other "
+            "clients. Says on how many, and the epsilon if all others collude.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,11 +75,19 @@ def demo(
             f"{one_line(client)}: {draws['planned']} draws planned, {draws['counted']} counted by "
             "its own ledger"
         )
+    verified = result["verification"]
+    counting = f"with {verified['honest']} honest members in each cohort, " if pooled else ""
     say(
-        f"{result['check'][:1].upper()}{result['check'][1:]}. {result['verification']['clients']} "
-        "receipts verified: no client spent more than it promised. "
+        f"{result['check'][:1].upper()}{result['check'][1:]}. {verified['clients']} receipts "
+        f"verified: {counting}no client spent more than it promised. "
         f"{result['seconds']:.0f} s in all; every process has ended."
     )
+    if pooled:
+        say(
+            "Noise was pooled: the server saw masked sums, and no client's update. If all others "
+            f"collude, a client has spent up to epsilon {verified['alone_epsilon']:.4g}, whatever "
+            "it promised."
+        )
     say(f"Run: {out}   Next: dpcohort verify {out}")
 
 

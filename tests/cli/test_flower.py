@@ -108,14 +108,38 @@ def test_init_without_flower_names_the_extra(plan, tmp_path, capsys, monkeypatch
     assert not (tmp_path / "kit").exists()
 
 
+@pytest.fixture
+def same_signals():
+    """The demo takes signals over; here they are given back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("same_signals")
+@pytest.mark.parametrize("pooled", [True, False])
+def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch, pooled):
+    trust = {"honest": 3, "alone_epsilon": 5.0706} if pooled else {}
+    result = {
+        "check": "test accuracy 67.9 %",
+        "draws": {"north": {"planned": 3, "counted": 3}},
+        "verification": {"clients": 3, **trust},
+        "seconds": 56.0,
+    }
+    monkeypatch.setattr("dpcohort.deploy.flower.trial.run_demo", lambda *given, **settings: result)
+    more = ["--pooled"] if pooled else []
+    assert main(["flower", "demo", "--out", str(tmp_path / "run"), *more]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "no client spent more than it promised" in words
+    for said in ("with 3 honest members in each cohort, no client", "Noise was pooled", "5.071"):
+        assert (said in words) is pooled, said
+
+
+@pytest.mark.usefixtures("same_signals")
 def test_the_demo_without_flower_names_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        assert main(["flower", "demo", "--out", str(tmp_path / "run")]) == 2
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert main(["flower", "demo", "--out", str(tmp_path / "run")]) == 2
     assert "dpcohort[flower]" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

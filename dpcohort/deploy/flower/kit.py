@@ -75,6 +75,12 @@ def file_name(client: str) -> str:
 
 #: What an owner's files say of data that are no table.
 _ARRAYS = {"data": "data.npz", "holds": "`inputs`, one record a row, and\n   `labels`"}
+#: What leaves a guard and what the server sees, where noise is not pooled; and where it is.
+_UPDATES = {"answers": "noisy updates", "updates": "updates"}
+_SUMS = {
+    "answers": "masked updates (the server learns the sum of a cohort's, and no client's own)",
+    "updates": "sums of updates",
+}
 
 
 def kit_text(name: str, **values: object) -> str:
@@ -103,7 +109,9 @@ def kit_text(name: str, **values: object) -> str:
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
         values["client"] = " ".join(str(values.get("client", "")).split()).replace("%", "%%")
-    return Template((files / name).read_text(encoding="utf-8")).substitute({**_ARRAYS, **values})
+    return Template((files / name).read_text(encoding="utf-8")).substitute(
+        {**_ARRAYS, **_UPDATES, **values}
+    )
 
 
 def client_folder(kit: Path, client: str) -> Path:
@@ -180,7 +188,8 @@ def write_kit(
         code = own_model_files(model.name)
         charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         values["own_model"] = _own_model_words("owner", model.name, code, values)
-        values["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
+        if plan.pooled is not None:
+            values |= {**_SUMS, "pooled": kit_text("pooled-owner.md")}
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -213,6 +222,8 @@ def write_kit(
         )
         _copy_weights(given, scratch / "server")
         values["own_model"] = _own_model_words("operator", model.name, code, values)
+        if plan.pooled is not None:
+            values["pooled"] = _pooled_words(plan, made=bool(identities))
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
             _write_code(place, code)
@@ -346,6 +357,21 @@ def _own_model_words(
             else " It lies in `server/`, in `app/` and in every client's folder."
         )
     return kit_text(f"own-model-{reader}.md", **{**values, "what": what, "where": where})
+
+
+def _pooled_words(plan: Plan, *, made: bool) -> str:
+    """What the operator's page says where noise is pooled; if the kit made the identities."""
+    identities = (
+        "Each owner has made its own with `dpcohort guard identity`, and sent you the\npublic key "
+        "alone."
+    )
+    if made:
+        identities = (
+            "This kit made them, for a trial: for more, each owner makes its own with\n`dpcohort "
+            "guard identity`, keeps it, and sends you the public key, for `--members`."
+        )
+    size, dropouts = plan.training.cohort_size, plan.contract.dropouts or "none"
+    return kit_text("pooled-operator.md", identities=identities, cohort=size, dropouts=dropouts)
 
 
 def own_model_files(name: str) -> dict[str, str]:

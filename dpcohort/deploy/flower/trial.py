@@ -554,6 +554,11 @@ def run_demo(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {version})"
     )
+    if plan.pooled is not None:
+        say(
+            f"noise is pooled: each promise counts on {plan.pooled.honest} honest clients of "
+            f"{plan.training.cohort_size}, and {plan.contract.dropouts or 'none'} may vanish"
+        )
     told: list[Any] = []
 
     def tell() -> None:
@@ -605,10 +610,11 @@ def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, in
         planned = int(plan.schedule.counts[plan.population.index_of(client)])
         state = read_state(client_folder(federation.kit, client) / "client.ledger")
         accounts = next(iter(state.accounts.values()))
-        counted = len(accounts[_RUN].draws)
-        if told[client]["spending"]["counted_draws"] != counted:
+        counted, said = len(accounts[_RUN].draws), told[client]["spending"]
+        unmasked = said.get("pool", {}).get("unmasked", 0)
+        if (said["counted_draws"], unmasked) != (counted, len(accounts[_RUN].unmasked)):
             raise VerificationError(
-                f"{one_line(client)}: the server was told another count than {counted}."
+                f"{one_line(client)}: the server was told another count than its ledger's."
             )
         found[client] = {"planned": planned, "counted": counted}
     return found

@@ -354,6 +354,21 @@ def test_owners_who_count_on_others_are_named_before_anything_is_spent(kit, tmp_
     assert not read_state(path).accounts["ward-0"]["spring"].draws
 
 
+def page(folder):
+    """The page of a kit's folder, in one line."""
+    return " ".join((folder / "README.md").read_text().split())
+
+
+def test_the_pages_of_a_kit_say_that_sums_leave_and_what_members_are(kit):
+    assert "sums of updates that carry their noise already" in page(kit)
+    assert "`[members]` of `server/federation.toml`" in page(kit)
+    assert "This kit made them, for a trial" in page(kit)
+    assert "Of the 5 members of a cohort 2 may vanish" in page(kit)
+    owners = page(client_folder(kit, "ward-1"))
+    assert "brings back masked updates (the server learns the sum of a cohort" in owners
+    assert "noisy updates" not in owners
+
+
 def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
     settings = pooled_settings(trial=False)
     with pytest.raises(InputError, match="let each owner make its own"):
@@ -361,6 +376,7 @@ def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
     keys = {name: f"{i + 1:064x}" for i, name in enumerate(NAMES)}
     kit = write_kit(tmp_path / "kit", **settings, members=keys)
     assert not list(kit.rglob("identity.key"))
+    assert "Each owner has made its own with `dpcohort guard identity`" in page(kit)
     assert Federation.load(kit / "server/federation.toml").members == keys
     del keys["ward-3"]
     with pytest.raises(InputError, match="no key of 'ward-3'"):
