@@ -170,7 +170,8 @@ class GuardTrainer:
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
-            total = masked_round(self._exchange, asked, masked, line, self._receipts)
+            sizes = zip(names, plan.population.sizes[cohort.clients].tolist(), strict=True)
+            total = masked_round(self._exchange, asked, masked, dict(sizes), line, self._receipts)
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
         if total is None or plan.pooled is None:

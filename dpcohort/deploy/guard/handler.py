@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
 _SAME_RATE = 1e-12
-_DIGEST, _SIGNATURE = 32, 64
+#: Bytes of a request's hash; and of that of a masked vector with its signature.
+_DIGEST, _SIGNATURE = 32, 96
 
 
 class RefusedError(Exception):
