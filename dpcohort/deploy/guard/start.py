@@ -36,8 +36,8 @@ from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, wit
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
-from dpcohort.deploy.pooled import Identity
-from dpcohort.deploy.pooled.masks import add_masks_
+from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.deploy.pooled import Identity, Member, PoolRound, cohort_sha256
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
@@ -207,6 +207,24 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     return time.perf_counter() - started
 
 
+def _seconds_of_masking(pool: AcceptedPool, coordinates: int) -> float:
+    """How long masking takes in a made-up cohort of that size; nothing of it is kept."""
+    who = {str(i): Identity(os.urandom(32)) for i in range(pool.cohort_size)}
+    keys = {name: one.public for name, one in who.items()}
+    made_up = replace(pool, members=keys, cohorts={"0": cohort_sha256(keys)})
+    members = [Member(name, one, made_up, run="", plan="", ledger="") for name, one in who.items()]
+    cards = [one.card for one in members]
+    lattice = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+    started = time.perf_counter()
+    for _ in range(2):  # a request is checked before it is counted and again when it is computed
+        asked = PoolRound(
+            made_up, cards, run="", plan="", round=0, coordinates=coordinates, **lattice
+        )
+        members[0].check(asked)
+    members[0].mask(asked, np.zeros(coordinates, np.int64))
+    return time.perf_counter() - started
+
+
 def check_answer_time(
     terms: GuardTerms,
     records: int,
@@ -216,7 +234,8 @@ def check_answer_time(
 ) -> None:
     """Refuse an ``answer_seconds`` that the largest draw does not keep: its time would tell.
 
-    One step over all records is done and timed, at made-up parameters. Nothing of it is kept.
+    One step over all records is done and timed, at made-up parameters, and where noise is pooled
+    masking for the largest cohort, with made-up keys. Nothing of it is kept.
 
     Args:
         terms: with ``answer_seconds = 0`` nothing is timed.
@@ -234,14 +253,15 @@ def check_answer_time(
     steps = max((run.local_steps for run in terms.runs), default=1)
     _seconds_of_a_step(trainer, records)  # the first is slower than all that follow
     taken = steps * _seconds_of_a_step(trainer, records)
-    members = max((run.pool.cohort_size for run in terms.runs if run.pool is not None), default=0)
-    if members:
-        started = time.perf_counter()
-        add_masks_(np.zeros(trainer.dimension, np.uint64), [bytes(32)] * members)
-        taken += time.perf_counter() - started
+    pools = [run.pool for run in terms.runs if run.pool is not None]
+    masked = ""
+    if pools:
+        largest = max(pools, key=lambda pool: (pool.cohort_size, pool.threshold))
+        taken += _seconds_of_masking(largest, trainer.dimension)
+        masked = f", masked for a cohort of {largest.cohort_size},"
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
-        f"a draw of all {records} records takes about {taken:.3g} s here and "
+        f"a draw of all {records} records{masked} takes about {taken:.3g} s here and "
         f"answer_seconds is {every:g}"
     )
     if taken > every:
