@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpcohort.accounting.pooled import bits_of_sums
 from dpcohort.atomic_file import write_text
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import (
@@ -57,7 +58,8 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
         The terms of each run that is accepted beforehand, by its name.
 
     Raises:
-        InputError: a batch larger than the data, or nobody is allowed to ask.
+        InputError: a batch larger than the data, nobody is allowed to ask, or a lattice of pooled
+            noise with which a draw fails or a sum wraps.
         BudgetExceededError: a run's draws at its least noise spend more than its (ε, δ).
     """
     users = set(terms.allowed_users)
@@ -76,7 +78,34 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
             "allowed_users names root, who can open the data without asking. Run the client app as "
             "a user of its own."
         )
-    return {one.run: one.run_terms(records) for one in terms.runs}
+    runs = {one.run: one.run_terms(records) for one in terms.runs}
+    for one in terms.runs:
+        if one.pool is not None:
+            most = records if one.sampler == "poisson" else one.batch_size
+            _check_lattice(one.pool, runs[one.run], most)
+    return runs
+
+
+def _check_lattice(pool: AcceptedPool, terms: RunTerms, most: int) -> None:
+    """Hold exponent and modulus against the rule by which plans choose them.
+
+    Args:
+        pool: of the run.
+        terms: of the run.
+        most: records in a batch.
+    """
+    own = terms.least_noise_multiplier / math.sqrt(pool.honest)
+    next_step = "Take it from the plan: dpcohort guard new --plan"
+    least = Lattice(own, terms.clip).exponent
+    if pool.exponent < least:
+        allowed = f"at least {least} for a share of noise of {own:.4g} times the clip"
+        raise InputError("exponent", given=pool.exponent, allowed=allowed, next_step=next_step)
+    bits = bits_of_sums(pool.cohort_size, pool.exponent, most * 2.0**pool.exponent / own)
+    if pool.modulus_bits < bits:
+        allowed = f"at least {bits}: sums of {pool.cohort_size} members would not fit fewer bits"
+        raise InputError(
+            "modulus_bits", given=pool.modulus_bits, allowed=allowed, next_step=next_step
+        )
 
 
 def check_identity(terms: GuardTerms) -> Identity | None:
