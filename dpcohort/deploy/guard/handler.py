@@ -175,6 +175,8 @@ class GuardHandler:
                 raise
         else:
             accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
+            if terms.pool is not None:
+                accepted["pool"] = terms.pool.outline()
             spending = self._spending(message.run)[0]
             counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(
