@@ -233,11 +233,26 @@ def with_lattice(
         summands = 2.0**exponent * records / np.where(alone > 0, alone, math.inf)
     loudest = int(np.argmax(summands))
     most = min(float(summands[loudest]), 2.0**MOST_MODULUS_BITS)
-    total = training.cohort_size * (most + _FARTHEST * 2.0**exponent)
-    modulus_bits = math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
+    modulus_bits = bits_of_sums(training.cohort_size, exponent, most)
     if modulus_bits > MOST_MODULUS_BITS:
         raise _misfit(population, pooled, loudest, "large", f"for sums of {MOST_MODULUS_BITS} bits")
     return replace(pooled, exponent=exponent, modulus_bits=modulus_bits)
+
+
+def bits_of_sums(members: int, exponent: int, largest: float) -> int:
+    """The least b for which no sum of a cohort wraps modulo 2^b.
+
+    Args:
+        members: K.
+        exponent: e; each adds a share of noise of standard deviation 2^e.
+        largest: the largest sum of one client's records on the lattice.
+
+    Example:
+        >>> bits_of_sums(2, 26, 3e9)
+        34
+    """
+    total = members * (largest + _FARTHEST * 2.0**exponent)
+    return math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
 
 
 def _misfit(population: Population, pooled: Pooled, k: int, size: str, where: str) -> InputError:

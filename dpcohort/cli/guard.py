@@ -114,7 +114,12 @@ def check(
 ) -> None:
     """Check terms, say what each run may spend, and try the model; nothing is spent or written."""
     from dpcohort.deploy.guard.files import check_unwritable, load_data
-    from dpcohort.deploy.guard.start import check_terms, terms_in_words, try_model
+    from dpcohort.deploy.guard.start import (
+        check_identity,
+        check_terms,
+        terms_in_words,
+        try_model,
+    )
     from dpcohort.deploy.guard.terms import GuardTerms
 
     check_unwritable(terms, "terms")
@@ -125,6 +130,7 @@ def check(
         records = len(held)
     if records is None:
         raise InputError.because("give --data FILE, or --records for their number alone.")
+    check_identity(found)
     if as_json:
         runs = {
             run: {

@@ -728,6 +728,22 @@ class _Search:
             lower = (wanted * level * upper - others) / (wanted * level + loudness)
             point = point._replace(lower=min(max(lower, point.lower), upper * (1 - 1e-12)))
             rate = float((self._support(point) * weights).sum()) / level
+        lowered = weights < np.minimum(self.clients.u, self.clients.cap) * (1 - _NEAR)
+        least = lowered & (weights <= self.clients.floor * (1 + _NEAR))
+        tight = lowered & ~least
+        if (
+            not slack
+            and rate > wanted
+            and bool((weights[tight] >= most[tight] * (1 - _NEAR)).all())
+        ):
+            # Nobody can be lowered less, so the price of lowering is open: up to those at a floor.
+            others = float(worth[~tight].sum()) * point.between
+            quietness = wanted * level - 2.0 * float(weights[tight].sum())
+            if quietness > 0.0:
+                dearest = self.clients.marginal(weights / level)[least].min(initial=math.inf)
+                upper = min((wanted * level * point.lower + others) / quietness, float(dearest))
+                point = point._replace(upper=max(upper, point.upper))
+                rate = float((self._support(point) * weights).sum()) / level
         slope = level / (self.honest * root) - (1.0 + bias / root) * rate
         return point._replace(rate=rate, slope=slope)
 

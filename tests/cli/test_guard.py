@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -169,7 +170,8 @@ def test_a_ledger_is_made_and_pinned_before_the_first_start_and_never_in_silence
     assert run(capsys, *asked, "--ledger", "w.ledger", "--new-ledger")[0] == 2
 
 
-def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, capsys):
+def _pooled(files, capsys):
+    """Terms of the first of three clients that pool noise, with identities of all."""
     from dpcohort import Contract, Population, Training, make_plan
 
     people = Population.from_arrays(sizes=[600] * 3, epsilon=[1.0, 2.0, 4.0], delta=1e-5)
@@ -192,6 +194,48 @@ def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, cap
     assert lines[0].split('"')[-2] in again
     (files / "members.toml").write_text("\n".join(lines))
     assert run(capsys, *asked, "--members", "members.toml")[0] == 0
+    return people.ids
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        ("exponent", "0", "exponent = 0 is not allowed"),
+        ("exponent", "10", "exponent = 10 is not allowed"),
+        ("modulus_bits", "2", "modulus_bits = 2 is not allowed"),
+        ("rounds", "3", "round of a cohort = 3 is not allowed"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["words", "json"])
+def test_pooled_terms_that_cannot_work_do_not_pass_the_check(
+    files, capsys, line, instead, said, more
+):
+    _pooled(files, capsys)
+    text = (files / "terms.toml").read_text()
+    changed = re.sub(rf"(?m)^{line} = \d+", f"{line} = {instead}", text)
+    assert changed != text
+    (files / "terms.toml").write_text(changed)
+    asked = ["guard", "check", "--terms", "terms.toml", "--data", "d.npz", *more]
+    code, out, err = run(capsys, *asked)
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.split())
+
+
+def test_the_check_asks_for_the_identity_that_the_terms_name(files, capsys):
+    ids = _pooled(files, capsys)
+    asked = ["guard", "check", "--terms", "terms.toml", "--data", "d.npz"]
+    (files / f"{ids[1]}.key").rename(files / "identity.key")
+    code, out, err = run(capsys, *asked)
+    assert (code, out) == (2, "")
+    assert f"do not have {ids[0]!r} with the key of this identity" in " ".join(err.split())
+    (files / "identity.key").unlink()
+    code, out, err = run(capsys, *asked, "--json")
+    assert (code, out) == (3, "")
+    assert "Make one with: dpcohort guard identity" in " ".join(err.split())
+
+
+def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, capsys):
+    _pooled(files, capsys)
     code, out, err = run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz")
     assert code == 0, err
     assert "If all others help it, epsilon is" in " ".join(out.split())

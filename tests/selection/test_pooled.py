@@ -226,6 +226,19 @@ def test_bounds_far_from_the_sizes_are_kept_with_a_proof(room):
         assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
 
 
+@pytest.mark.parametrize("seed", [15, 140, 486, 978, 1001, 1142, 1382, 1436, 2809])
+def test_caps_that_bind_where_all_draws_do_and_a_client_is_in_every_cohort(seed):
+    """The noise has two reasons at once there, and the bound needs both."""
+    rng = np.random.default_rng(777_000 + seed)
+    size = int(rng.integers(3, 15))
+    members = int(rng.integers(2, size + 1))
+    honest = int(rng.integers(2, members + 1))
+    u, a = rng.dirichlet(np.ones(size)), 10.0 ** rng.uniform(-3, 3, size)
+    cap = min(1.0, 1 / size + 0.2 * rng.random())
+    found = solve_pooled(u, a, cohort_size=members, honest=honest, cap=cap)
+    assert 0.0 <= found.gap <= 1e-9 * found.objective
+
+
 def test_floors_above_the_sizes_lower_the_others_so_that_weights_sum_to_one():
     """A share of 0.5 must go to a client of 0.1; nobody is above its size by choice."""
     u, floor = np.array([0.1, 0.3, 0.3, 0.3]), np.array([0.5, 0.0, 0.0, 0.0])

@@ -271,7 +271,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
     if plan.pooled is not None:
         client = plan.population.ids[k]
-        needed = pool_from_plan(plan, federation.members, client=client).to_dict()
+        needed = pool_from_plan(plan, federation.members, client=client).outline()
         pool = accepted.get("pool")
         if not isinstance(pool, Mapping):
             found.append("its terms do not pool noise, and the plan does")

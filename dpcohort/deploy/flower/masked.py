@@ -16,10 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dpcohort._validate import IntArray
 from dpcohort.deploy.flower.exchange import Exchange
 from dpcohort.deploy.flower.messages import (
     guard_answered,
+    longest_sum,
     pooled_message,
     read_frames,
     refusal_words,
@@ -100,6 +103,7 @@ def masked_round(
     exchange: Exchange,
     asked: PoolRound,
     requests: Mapping[str, MaskedRequest],
+    records: Mapping[str, int],
     line: Line,
     receipts: dict[str, RunReceipt],
 ) -> IntArray | None:
@@ -109,6 +113,7 @@ def masked_round(
         exchange: asks clients over a transport.
         asked: the round.
         requests: what each member is asked.
+        records: each member's size.
         line: told how many ``came`` into the sum and were ``resent``, whether the round is
             ``passed_over``, why there is nothing of a client, or no sum (``lost``), and what went
             wrong on the way (``errors``).
@@ -154,8 +159,19 @@ def masked_round(
     if not server.is_open:
         line["lost"]["all"] = {0: "too few gave shares of the masks"}
         return None
+    try:
+        total = server.total()
+    except InputError as error:
+        line["lost"]["all"] = {0: str(error)}
+        return None
+    honest = asked.pool.honest
+    if np.linalg.norm(total.astype(np.float64)) > longest_sum(
+        [requests[client] for client in left], [records[client] for client in left], honest=honest
+    ):
+        line["lost"]["all"] = {0: "the sum is longer than any that these members can give"}
+        return None
     line["came"], line["passed_over"] = len(left), False
-    return server.total()
+    return total
 
 
 def _said(server: PooledSum, request: MaskedRequest) -> dict[str, Any]:

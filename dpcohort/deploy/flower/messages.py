@@ -11,12 +11,13 @@ that was asked for and did not come before, of the model's length (a report is o
 and no longer than any update that the steps asked for can be. The last is a bound of the mechanism
 itself, so no honest update is ever refused: T^l steps of at most α (C n / B + z C / B (√D + 12)),
 because at most n records are clipped to C and divided by B, and a Gaussian vector is longer than
-√D + 12 with a probability below e^-72.
+√D + 12 with a probability below e^-72. So with the sum of a cohort that was masked.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -214,6 +215,21 @@ def longest_update(request: DrawRequest, *, records: int) -> float:
     deviation = request.noise_multiplier * request.clip / request.batch_size
     noise = deviation * (np.sqrt(request.numbers) + _TAIL)
     return float(_SLACK * sum(request.step_sizes) * (signal + noise))
+
+
+def longest_sum(requests: Sequence[MaskedRequest], records: Sequence[int], *, honest: int) -> float:
+    """A length that no honest sum of a cohort exceeds, on the lattice.
+
+    Args:
+        requests: what those who are left were asked.
+        records: their sizes.
+        honest: h, over whose shares a member's noise is spread.
+    """
+    share = math.ldexp(1.0, requests[0].exponent)  # one share of noise, in every coordinate
+    of_record = [share * math.sqrt(honest) / request.noise_multiplier for request in requests]
+    signal = sum(size * one for size, one in zip(records, of_record, strict=True))
+    noise = share * math.sqrt(len(requests)) * (math.sqrt(requests[0].numbers) + _TAIL)
+    return _SLACK * (signal + noise)
 
 
 def guard_answered(client: str, body: bytes) -> bool:

@@ -170,7 +170,8 @@ class GuardTrainer:
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
-            total = masked_round(self._exchange, asked, masked, line, self._receipts)
+            sizes = zip(names, plan.population.sizes[cohort.clients].tolist(), strict=True)
+            total = masked_round(self._exchange, asked, masked, dict(sizes), line, self._receipts)
             # A guard that does not know the key it is asked with may have another one by now.
             for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
                 self._cards.pop(name, None)

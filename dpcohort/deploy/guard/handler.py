@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
 _SAME_RATE = 1e-12
-_DIGEST, _SIGNATURE = 32, 64
+#: Bytes of a request's hash; and of that of a masked vector with its signature.
+_DIGEST, _SIGNATURE = 32, 96
 
 
 class RefusedError(Exception):
@@ -174,6 +175,8 @@ class GuardHandler:
                 raise
         else:
             accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
+            if terms.pool is not None:
+                accepted["pool"] = terms.pool.outline()
             spending = self._spending(message.run)[0]
             counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(

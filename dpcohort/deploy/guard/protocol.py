@@ -97,8 +97,8 @@ class Hello(Message, kind="hello"):
         dimension: D of the model the owner allows.
         model: its fingerprint, :meth:`~dpcohort.deploy.guard.terms.ModelTerms.sha256`.
         layout: hash of the order of its parameters.
-        accepted: the run's accepted terms, ``RunTerms.to_dict()`` and ``batch_size``; None if the
-            owner has not accepted the run.
+        accepted: the run's accepted terms, ``RunTerms.to_dict()`` and ``batch_size``, of a pool its
+            ``outline()``; None if the owner has not accepted the run.
         plan: hash of the plan the owner accepted the run for, None for any.
         counted: draws and reports of this run that are counted.
     """

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpcohort.accounting.pooled import bits_of_sums
 from dpcohort.atomic_file import write_text
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import (
@@ -36,8 +37,8 @@ from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, wit
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
-from dpcohort.deploy.pooled import Identity
-from dpcohort.deploy.pooled.masks import add_masks_
+from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.deploy.pooled import Identity, Member, PoolRound, cohort_sha256
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
@@ -57,7 +58,8 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
         The terms of each run that is accepted beforehand, by its name.
 
     Raises:
-        InputError: a batch larger than the data, or nobody is allowed to ask.
+        InputError: a batch larger than the data, nobody is allowed to ask, or a lattice of pooled
+            noise with which a draw fails or a sum wraps.
         BudgetExceededError: a run's draws at its least noise spend more than its (ε, δ).
     """
     users = set(terms.allowed_users)
@@ -76,7 +78,34 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
             "allowed_users names root, who can open the data without asking. Run the client app as "
             "a user of its own."
         )
-    return {one.run: one.run_terms(records) for one in terms.runs}
+    runs = {one.run: one.run_terms(records) for one in terms.runs}
+    for one in terms.runs:
+        if one.pool is not None:
+            most = records if one.sampler == "poisson" else one.batch_size
+            _check_lattice(one.pool, runs[one.run], most)
+    return runs
+
+
+def _check_lattice(pool: AcceptedPool, terms: RunTerms, most: int) -> None:
+    """Hold exponent and modulus against the rule by which plans choose them.
+
+    Args:
+        pool: of the run.
+        terms: of the run.
+        most: records in a batch.
+    """
+    own = terms.least_noise_multiplier / math.sqrt(pool.honest)
+    next_step = "Take it from the plan: dpcohort guard new --plan"
+    least = Lattice(own, terms.clip).exponent
+    if pool.exponent < least:
+        allowed = f"at least {least} for a share of noise of {own:.4g} times the clip"
+        raise InputError("exponent", given=pool.exponent, allowed=allowed, next_step=next_step)
+    bits = bits_of_sums(pool.cohort_size, pool.exponent, most * 2.0**pool.exponent / own)
+    if pool.modulus_bits < bits:
+        allowed = f"at least {bits}: sums of {pool.cohort_size} members would not fit fewer bits"
+        raise InputError(
+            "modulus_bits", given=pool.modulus_bits, allowed=allowed, next_step=next_step
+        )
 
 
 def check_identity(terms: GuardTerms) -> Identity | None:
@@ -207,6 +236,24 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     return time.perf_counter() - started
 
 
+def _seconds_of_masking(pool: AcceptedPool, coordinates: int) -> float:
+    """How long masking takes in a made-up cohort of that size; nothing of it is kept."""
+    who = {str(i): Identity(os.urandom(32)) for i in range(pool.cohort_size)}
+    keys = {name: one.public for name, one in who.items()}
+    made_up = replace(pool, members=keys, cohorts={"0": cohort_sha256(keys)})
+    members = [Member(name, one, made_up, run="", plan="", ledger="") for name, one in who.items()]
+    cards = [one.card for one in members]
+    lattice = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+    started = time.perf_counter()
+    for _ in range(2):  # a request is checked before it is counted and again when it is computed
+        asked = PoolRound(
+            made_up, cards, run="", plan="", round=0, coordinates=coordinates, **lattice
+        )
+        members[0].check(asked)
+    members[0].mask(asked, np.zeros(coordinates, np.int64))
+    return time.perf_counter() - started
+
+
 def check_answer_time(
     terms: GuardTerms,
     records: int,
@@ -216,7 +263,8 @@ def check_answer_time(
 ) -> None:
     """Refuse an ``answer_seconds`` that the largest draw does not keep: its time would tell.
 
-    One step over all records is done and timed, at made-up parameters. Nothing of it is kept.
+    One step over all records is done and timed, at made-up parameters, and where noise is pooled
+    masking for the largest cohort, with made-up keys. Nothing of it is kept.
 
     Args:
         terms: with ``answer_seconds = 0`` nothing is timed.
@@ -234,14 +282,15 @@ def check_answer_time(
     steps = max((run.local_steps for run in terms.runs), default=1)
     _seconds_of_a_step(trainer, records)  # the first is slower than all that follow
     taken = steps * _seconds_of_a_step(trainer, records)
-    members = max((run.pool.cohort_size for run in terms.runs if run.pool is not None), default=0)
-    if members:
-        started = time.perf_counter()
-        add_masks_(np.zeros(trainer.dimension, np.uint64), [bytes(32)] * members)
-        taken += time.perf_counter() - started
+    pools = [run.pool for run in terms.runs if run.pool is not None]
+    masked = ""
+    if pools:
+        largest = max(pools, key=lambda pool: (pool.cohort_size, pool.threshold))
+        taken += _seconds_of_masking(largest, trainer.dimension)
+        masked = f", masked for a cohort of {largest.cohort_size},"
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
-        f"a draw of all {records} records takes about {taken:.3g} s here and "
+        f"a draw of all {records} records{masked} takes about {taken:.3g} s here and "
         f"answer_seconds is {every:g}"
     )
     if taken > every:

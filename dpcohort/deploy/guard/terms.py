@@ -9,6 +9,7 @@ guard with it.
 
 from __future__ import annotations
 
+import bisect
 import grp
 import hashlib
 import math
@@ -30,6 +31,7 @@ from dpcohort.accounting.segments import Charge, charged_to
 from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
+from dpcohort.deploy.guard.protocol import RevealRequest, encode
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
     AcceptedPool,
@@ -47,7 +49,12 @@ from dpcohort.deploy.ledger.terms import (
 )
 from dpcohort.deploy.pooled import cohort_sha256
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
+from dpcohort.limits import (
+    LARGEST_HEADER,
+    LARGEST_TERMS,
+    MOST_CLASSES,
+    MOST_INPUT_VALUES,
+)
 from dpcohort.tasks import Task
 from dpcohort.text_files import toml_value
 
@@ -198,6 +205,44 @@ def layout_sha256(
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
+def _check_messages(pool: AcceptedPool) -> None:
+    """Refuse a cohort whose messages would be too long: its draws would be counted for nothing.
+
+    The longest is the request for shares of masks: a card of everybody, and signatures of those who
+    are left. Names are taken to be the longest of the members'.
+
+    Raises:
+        InputError: says how many members fit.
+    """
+    names = sorted(pool.members, key=lambda name: -len(canonical_json(name)))
+
+    def is_too_long(members: int) -> bool:
+        cohort = names[:members]
+        left = cohort[:-1] if pool.dropouts else cohort
+        request = RevealRequest(
+            run="\U00020000" * 200,  # JSON writes no longer name
+            plan="0" * 64,
+            round=10**9,
+            exponent=pool.exponent,
+            modulus_bits=pool.modulus_bits,
+            cards=[[name, "0" * 64, "0" * 128] for name in cohort],
+            survivors=left,
+            signed=dict.fromkeys(left, "0" * 192),  # a digest and a signature
+            certificate=dict.fromkeys(left if pool.dropouts else (), "0" * 128),
+            data=b"",
+        )
+        return len(encode(request)) > LARGEST_HEADER
+
+    if is_too_long(pool.cohort_size):
+        fit = bisect.bisect_left(range(pool.cohort_size), True, key=is_too_long) - 1
+        raise InputError(
+            "cohort_size",
+            given=pool.cohort_size,
+            allowed=f"at most {fit} with members of such names: the messages of more are too long",
+            next_step="Make a plan with smaller cohorts, or give the clients shorter names.",
+        )
+
+
 class AcceptedRun(Format):
     """A run the owner accepts beforehand; the numbers are those of ``RunTerms``.
 
@@ -243,6 +288,12 @@ class AcceptedRun(Format):
                 "a run whose noise is pooled needs plan and least_noise_multiplier: its weight is "
                 "that of the plan and no other."
             )
+        if self.pool is not None:
+            _check_messages(self.pool)
+            last = max(self.pool.cohorts, key=int)
+            if int(last) >= self.rounds:
+                allowed = f"below the {self.rounds} rounds of the run, which are counted from 0"
+                raise InputError("round of a cohort", given=int(last), allowed=allowed)
         return self
 
     def run_terms(self, records: int) -> RunTerms:
@@ -488,7 +539,8 @@ def pool_from_plan(
         client: whose rounds; all rounds if not given, as the server knows them.
 
     Raises:
-        InputError: noise is not pooled in it, a key is missing, or no masked sums are possible.
+        InputError: noise is not pooled in it, a key is missing, cohorts are too large for the
+            messages, or no masked sums are possible.
 
     Example:
         >>> from dpcohort import Contract, Population, Training, make_plan
@@ -527,7 +579,7 @@ def pool_from_plan(
             cohorts[str(round)] = cohort_sha256(names)
             met.update(names)
     dropouts = plan.contract.dropouts
-    return AcceptedPool(
+    pool = AcceptedPool(
         cohort_size=size,
         colluding=size - plan.pooled.honest - dropouts,
         dropouts=dropouts,
@@ -536,6 +588,8 @@ def pool_from_plan(
         members={name: members[name] for name in drawn if name in met},
         cohorts=cohorts,
     )
+    _check_messages(pool)
+    return pool
 
 
 def terms_from_plan(
@@ -569,7 +623,8 @@ def terms_from_plan(
             so has the cap of these terms, as a ledger counts the draws of runs and nothing else.
 
     Raises:
-        InputError: no such client, one without a budget, or one never drawn.
+        InputError: no such client, one without a budget, one never drawn, or one that is in so many
+            rounds that its terms would be too long to be read.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -631,7 +686,14 @@ def terms_from_plan(
         lines += _table("runs.pool.cohorts", about, pool.cohorts)
     if table is not None:
         lines += ["", replace(table, client=client).to_toml()]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    size = len(text.encode())
+    if size > LARGEST_TERMS:
+        raise InputError.because(
+            f"the terms of {client!r} have {size:,} bytes, and at most {LARGEST_TERMS:,} are read: "
+            "they name everybody it meets and every round it is in. Make a plan with fewer rounds."
+        )
+    return text
 
 
 def _lines_of_charges(

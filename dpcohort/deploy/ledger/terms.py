@@ -8,6 +8,7 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
+from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import BudgetExceededError, InputError
 
 if TYPE_CHECKING:
@@ -219,6 +221,15 @@ class AcceptedPool(Format):
     def threshold(self) -> int:
         """Members that must agree before a secret is known: no two sets of so many are honest."""
         return (self.cohort_size + self.colluding) // 2 + 1
+
+    def outline(self) -> dict[str, Any]:
+        """All of it in few bytes: of the two tables, which may be long, the SHA-256."""
+        tables = {"members": self.members, "cohorts": self.cohorts}
+        hashes = {
+            name: hashlib.sha256(canonical_json(dict(table)).encode()).hexdigest()
+            for name, table in tables.items()
+        }
+        return {**self.model_dump(exclude=set(tables)), **hashes}
 
     @model_validator(mode="after")
     def _check_trust(self) -> AcceptedPool:

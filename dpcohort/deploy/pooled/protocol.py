@@ -13,9 +13,10 @@ proof). In the manner of Bonawitz et al. (2017), with these differences:
   shares of the members' own masks (:meth:`Member.reveal`), given for the signatures of all.
   If some vanish, the others first sign who is left (:meth:`Member.agree`).
 
-A member says once a round which set it unmasks for. That, and that it masks once, must outlive a
-crash: ``commit`` and the counting of draws are the ledger's. There are no sockets here and no
-torch.
+A member says once a round which set it unmasks for, and which vectors of these. That, and that it
+masks once, must outlive a crash: ``commit`` and the counting of draws are the ledger's. If the disk
+of one is put back and it masks again, the others do not unmask what it masked then. There are no
+sockets here and no torch.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ from dpcohort.errors import InputError
 #: Version of what is signed and derived.
 _VERSION = "dpcohort pooled 1"
 _NONCE, _TAG = 12, 16
+#: Hexadecimal digits of the hash of a masked vector, which stand before the signature of it.
+_DIGEST = 64
 #: Bytes of a share of a member's own mask, sealed for one member.
 _OWN = _NONCE + SHARE_BYTES + _TAG
 
@@ -212,12 +215,23 @@ class PoolRound:
             member=member, vector=vector, sealed=data[numbers:], signature=signature
         )
 
+    def check_masked(self, member: str, signature: str) -> str:
+        """The hash of the vector that a member masked in this round, from its signature of it.
+
+        Raises:
+            InputError: it has not signed it.
+        """
+        digest, rest = signature[:_DIGEST], signature[_DIGEST:]
+        if not _is_signed(self.pool.members[member], rest, "masked", self.context, digest):
+            raise InputError.because(f"{member} has not signed that it masked for this cohort.")
+        return digest
+
     def check_survivors(self, survivors: Sequence[str], signed: Mapping[str, str]) -> str:
-        """The hash of a set that may be unmasked.
+        """The hash of a set that may be unmasked, and of what its members masked.
 
         Args:
             survivors: names, in order.
-            signed: of each, its signature that it masked in this round.
+            signed: of each, its signature of what it masked in this round.
 
         Raises:
             InputError: it may not be: too small, strangers in it, or not all have masked for this
@@ -239,10 +253,8 @@ class PoolRound:
             )
         if set(signed) != set(survivors):
             raise InputError.because("there must be one signature of each member that is left.")
-        for name in survivors:
-            if not _is_signed(self.pool.members[name], signed[name], "masked", self.context):
-                raise InputError.because(f"{name} has not signed that it masked for this cohort.")
-        return hashlib.sha256(_said("set", self.context, list(survivors))).hexdigest()
+        masked = [[name, self.check_masked(name, signed[name])] for name in survivors]
+        return hashlib.sha256(_said("set", self.context, masked)).hexdigest()
 
     def check_certificate(
         self, survivors: Sequence[str], left: str, certificate: Mapping[str, str]
@@ -273,7 +285,7 @@ class MaskedVector:
         vector: integers modulo 2^b.
         sealed: for each member in order, a share of the member's own mask; then for each member in
             order, shares of the masks it has in common with each.
-        signature: that it masked in this round.
+        signature: hash of the vector, and its signature that it masked this in this round.
     """
 
     member: str
@@ -340,13 +352,14 @@ class Member:
         plus = [own, *(seed for name, seed in common.items() if self.name < name)]
         add_masks_(vector, plus, [seed for name, seed in common.items() if self.name > name])
         vector &= np.uint64(2**asked.pool.modulus_bits - 1)
+        digest = _digest(vector)
         own_shares = map(_share, split(own, threshold=threshold, members=len(places)))
         # With itself a member has no mask; zeros keep the places.
         secrets = [common.get(name, bytes(SEED_BYTES)) for name in asked.names]
         shares = [split(one, threshold=threshold, members=len(places)) for one in secrets]
         for_each = [b"".join(map(_share, (row[place] for row in shares))) for place in places]
         sealed = [
-            _seal(agreed[name], asked, what, self.name, name, text)
+            _seal(agreed[name], (what, asked.context, self.name, name, digest), text)
             for what, texts in (("own", own_shares), ("pairs", for_each))
             for name, text in zip(asked.names, texts, strict=True)
         ]
@@ -354,7 +367,7 @@ class Member:
             member=self.name,
             vector=vector,
             sealed=b"".join(sealed),
-            signature=self._identity.sign("masked", asked.context),
+            signature=digest + self._identity.sign("masked", asked.context, digest),
         )
 
     def agree(
@@ -417,7 +430,11 @@ class Member:
 
         def opened(what: str, parts: list[bytes]) -> list[bytes]:
             return [
-                _open(agreed[name], asked, what, name, self.name, part)
+                _open(
+                    agreed[name],
+                    (what, asked.context, name, self.name, signed[name][:_DIGEST]),
+                    part,
+                )
                 for name, part in zip(survivors, parts, strict=bool(parts))
             ]
 
@@ -511,12 +528,12 @@ class PooledSum:
         asked, name = self.asked, masked.member
         if name not in asked.keys or name in self._signed or self._left:
             raise InputError("member", given=name, allowed="one of the cohort, once, in time")
-        if not _is_signed(asked.pool.members[name], masked.signature, "masked", asked.context):
-            raise InputError.because(f"{name} did not mask for this cohort.")
         vector, length = masked.vector, len(asked.names) * sum(asked.sealed_bytes)
         right = vector.shape == (asked.coordinates,) and vector.dtype == np.uint64
         if not right or len(masked.sealed) != length:
             raise InputError.because(f"the masked vector of {name} has another length.")
+        if asked.check_masked(name, masked.signature) != _digest(vector):
+            raise InputError.because(f"the masked vector of {name} is not the one it signed.")
         self._sum += vector
         self._sealed[name], self._signed[name] = masked.sealed, masked.signature
 
@@ -590,17 +607,19 @@ class PooledSum:
         """The sum of the vectors of those who are left: integers around 0.
 
         Raises:
-            InputError: too few gave shares.
+            InputError: too few gave shares, or shares that do not fit together.
         """
         asked, threshold = self.asked, self.asked.pool.threshold
         if not self.is_open:
             allowed = f"of at least {threshold} members"
             raise InputError("shares", given=len(self._shares), allowed=allowed)
-        answered = sorted(self._shares)[:threshold]
-        places = [asked.names.index(name) + 1 for name in answered]
-        shares = [_parts(self._shares[name], SHARE_BYTES) for name in answered]
-        rows = ([int.from_bytes(one, "big") for one in row] for row in zip(*shares, strict=True))
-        seeds = join_all(places, rows)
+        answered = sorted(self._shares)
+        seeds = self._joined(answered[:threshold])
+        # More than half of the members are enough, so these two are all that answered.
+        if len(answered) > threshold and self._joined(answered[-threshold:]) != seeds:
+            raise InputError.because(
+                "the shares of the masks do not fit together: a member gave or sealed a wrong one."
+            )
         plus: list[bytes] = []
         minus = seeds[: len(self._left)]
         gone = [name for name in asked.names if name not in self._left]
@@ -612,6 +631,13 @@ class PooledSum:
         total = add_masks_(self._sum.copy(), plus, minus)
         # The low b bits as a number from -2^(b-1) on.
         return (total << np.uint64(64 - bits)).astype(np.int64) >> np.int64(64 - bits)
+
+    def _joined(self, members: Sequence[str]) -> list[bytes]:
+        """The seeds that the shares of these members give."""
+        places = [self.asked.names.index(name) + 1 for name in members]
+        shares = [_parts(self._shares[name], SHARE_BYTES) for name in members]
+        rows = ([int.from_bytes(one, "big") for one in row] for row in zip(*shares, strict=True))
+        return join_all(places, rows)
 
 
 def _said(*said: object) -> bytes:
@@ -636,21 +662,22 @@ def _pair_seed(agreed: bytes, asked: PoolRound, one: str, other: str) -> bytes:
     return _derived(agreed, "mask", asked.context, *sorted((one, other)))
 
 
-def _seal(
-    agreed: bytes, asked: PoolRound, what: str, dealer: str, reader: str, text: bytes
-) -> bytes:
-    key = _derived(agreed, what, asked.context, dealer, reader)
+def _digest(vector: Masked) -> str:
+    return hashlib.sha256(vector.astype("<u8", copy=False).tobytes()).hexdigest()
+
+
+def _seal(agreed: bytes, purpose: Sequence[str], text: bytes) -> bytes:
+    """A text that only another member reads, for what it is and with the vector it belongs to."""
     nonce = os.urandom(_NONCE)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, None)
+    return nonce + ChaCha20Poly1305(_derived(agreed, *purpose)).encrypt(nonce, text, None)
 
 
-def _open(
-    agreed: bytes, asked: PoolRound, what: str, dealer: str, reader: str, sealed: bytes
-) -> bytes:
-    key = _derived(agreed, what, asked.context, dealer, reader)
+def _open(agreed: bytes, purpose: Sequence[str], sealed: bytes) -> bytes:
     try:
-        return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
+        key = ChaCha20Poly1305(_derived(agreed, *purpose))
+        return key.decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
     except InvalidTag:
+        _, _, dealer, reader, _ = purpose
         raise InputError.because(
             f"what is said to be sealed by {dealer} for {reader} in this round is not."
         ) from None

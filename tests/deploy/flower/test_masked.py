@@ -16,7 +16,7 @@ from dpcohort.deploy.flower.client_app import LocalGuards
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.messages import open_message
+from dpcohort.deploy.flower.messages import open_message, read_frames
 from dpcohort.deploy.flower.rounds import GuardTrainer, federate
 from dpcohort.deploy.flower.trial import demo_records, demo_settings, write_client_data
 from dpcohort.deploy.formats import replace
@@ -25,6 +25,7 @@ from dpcohort.deploy.guard.protocol import (
     CardRequest,
     MaskedRequest,
     RevealRequest,
+    Shares,
     decode,
     encode,
 )
@@ -179,6 +180,34 @@ def test_more_than_may_vanish_and_the_round_is_passed_over(kit, tmp_path):
     counts = carried.counts(kit)
     assert counts["ward-0"] == (2, 1)  # counted, and not unmasked
     assert counts["ward-1"] == (1, 1)
+    assert verify_run(tmp_path / "run").holds
+
+
+def test_a_sum_that_a_member_spoils_does_not_reach_the_model(kit, tmp_path):
+    """One gives wrong shares: in one round only as many come as are needed, in the other all."""
+    carried = Carried(kit)
+    honest = carried.guards.carry
+
+    def carry(body):
+        opened = open_message(body)
+        if opened.client != "ward-2" or not isinstance(opened.requests[0], RevealRequest):
+            return honest(body)
+        frames = [
+            replace(frame, data=b"\xff" * len(frame.data)) if isinstance(frame, Shares) else frame
+            for frame in read_frames(honest(body))
+        ]
+        return b"".join(map(encode, frames))
+
+    carried.guards.carry = carry
+    carried.lost = lambda client, request: (
+        isinstance(request, RevealRequest) and request.round == 0 and client in ("ward-3", "ward-4")
+    )
+    carried.run(tmp_path / "run")
+    long, unfit = read_log(tmp_path / "run/exchange.jsonl")
+    assert "longer than any" in long["lost"]["all"]["0"]
+    assert "do not fit together" in unfit["lost"]["all"]["0"]
+    assert [one["passed_over"] for one in (long, unfit)] == [True, True]
+    assert carried.counts(kit)["ward-0"] == (2, 2)
     assert verify_run(tmp_path / "run").holds
 
 

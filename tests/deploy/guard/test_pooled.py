@@ -13,6 +13,7 @@ import pytest
 from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import AcceptedRun, GuardClient, GuardRefusedError, GuardTerms
+from dpcohort.deploy.guard import terms as module
 from dpcohort.deploy.guard.files import load_data, load_identity, make_identity
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.protocol import (
@@ -20,6 +21,7 @@ from dpcohort.deploy.guard.protocol import (
     AgreeRequest,
     CardRequest,
     DrawRequest,
+    HelloRequest,
     MaskedRequest,
     MaskedUpdate,
     Refusal,
@@ -28,7 +30,13 @@ from dpcohort.deploy.guard.protocol import (
     decode,
     encode,
 )
-from dpcohort.deploy.guard.start import check_identity, check_terms, open_guard, open_ledger
+from dpcohort.deploy.guard.start import (
+    check_answer_time,
+    check_identity,
+    check_terms,
+    open_guard,
+    open_ledger,
+)
 from dpcohort.deploy.guard.terms import pool_from_plan, terms_from_plan
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
@@ -76,6 +84,8 @@ class Pool:
             name: Member(name, one, self.accepted, run="spring", plan=PLAN, ledger=name)
             for name, one in OTHERS.items()
         }
+        #: What the others masked, which they send again as a guard does.
+        self.sent = {}
 
     def cards(self, handler):
         mine = handler.answer(CardRequest(run="spring"))
@@ -121,7 +131,10 @@ class Pool:
         server = PooledSum(asked)
         for name, one in self.others.items():
             if name not in absent:
-                server.take(one.mask(asked, np.full(18, 7)))
+                key = asked.context, name
+                if key not in self.sent:
+                    self.sent[key] = one.mask(asked, np.full(18, 7))
+                server.take(self.sent[key])
         answer = handler.answer(self.asked(handler, round))
         assert isinstance(answer, MaskedUpdate), answer
         server.take(asked.unpacked("ward", answer.signature, answer.data))
@@ -489,6 +502,9 @@ def _killed_at(point, handler, pool, answers):
 def test_killed_at_every_statement_it_counts_once_and_unmasks_once(pool, opened, folder):
     opened().ledger.close()
     original = {path: path.read_bytes() for path in folder.glob("ward.ledger*")}
+    handler = opened()
+    pool.server(handler)  # what the others send is the same to whoever asks
+    handler.ledger.close()
     point, outcomes = 0, set()
     while True:
         point += 1
@@ -521,7 +537,7 @@ def test_killed_at_every_statement_it_counts_once_and_unmasks_once(pool, opened,
         elif isinstance(again, Refusal):
             assert (again.code, again.counted) == ("lost", True)
         if isinstance(again, MaskedUpdate):
-            server = pool.server(handler)  # the others' vectors are new, the guard's the stored one
+            server = pool.server(handler)
             left = ["b", "c", "ward"]
             signed = {name: server.signed[name] for name in left}
             other = pool.unmasking(server, AgreeRequest, survivors=left, signed=signed)
@@ -588,6 +604,154 @@ class TestStart:
                 AcceptedRun(**{**run, missing: None})
         with pytest.raises(InputError, match="one local step"):
             AcceptedRun(**{**run, "local_steps": 2}).run_terms(40)
+
+    def test_the_time_of_an_answer_covers_masking_for_the_largest_cohort(self, pool):
+        """Sharing and sealing masks takes as long as the cube of a cohort's size."""
+        large = run_of(pool, [f"m{i}" for i in range(200)], dropouts=20)
+        terms = replace(pool.terms, runs=(large,), answer_seconds=0.1)
+        with pytest.raises(InputError, match=r"masked for a cohort of 200, takes .* Set answer_se"):
+            check_answer_time(terms, 40, Still())
+        check_answer_time(replace(terms, answer_seconds=600.0), 40, Still())
+        check_answer_time(replace(pool.terms, answer_seconds=0.1), 40, Still())
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"exponent": 0}, "exponent = 0 is not allowed: it must be at least 23"),
+            ({"exponent": 22}, "exponent = 22 is not allowed: it must be at least 23"),
+            ({"modulus_bits": 2}, "modulus_bits = 2 is not allowed: it must be at least 34"),
+            ({"modulus_bits": 33}, "modulus_bits = 33 is not allowed: it must be at least 34"),
+        ],
+        ids=str,
+    )
+    def test_a_lattice_with_which_no_draw_works_or_sums_wrap(
+        self, pool, folder, data_file, change, said
+    ):
+        wrong = replace(pool.terms.runs[0], pool=replace(pool.accepted, **change))
+        with pytest.raises(InputError, match=said):
+            open_guard(
+                replace(pool.terms, runs=(wrong,)), data=data_file, ledger=folder / "w.ledger",
+                socket=folder / "g.sock", new_ledger=True,
+            )  # fmt: skip
+        assert not (folder / "w.ledger").exists()
+
+    @pytest.mark.parametrize("change", [{"exponent": 23}, {"modulus_bits": 34}], ids=str)
+    def test_the_smallest_lattice_that_is_accepted_works(self, pool, opened, change):
+        """On it a share of noise is drawn, and what all members can send fits half the modulus."""
+        pool.accepted = replace(pool.accepted, **change)
+        run = replace(pool.terms.runs[0], pool=pool.accepted)
+        pool.terms = replace(pool.terms, runs=(run,))
+        pool.others = {
+            name: Member(name, one, pool.accepted, run="spring", plan=PLAN, ledger=name)
+            for name, one in OTHERS.items()
+        }
+        assert isinstance(opened().answer(pool.asked(opened(), **change)), MaskedUpdate)
+        bound = Lattice(Z / 3**0.5, 1.0, pool.accepted.exponent).bound
+        most = 4 * (40 * bound + 16.5 * 2**pool.accepted.exponent)
+        assert most < 2 ** (pool.accepted.modulus_bits - 1)
+
+    def test_a_cohort_of_a_round_that_the_run_does_not_have(self, pool):
+        run, cohorts = pool.terms.runs[0], pool.accepted.cohorts
+        last = {**cohorts, str(run.rounds - 1): "0" * 64}
+        replace(run, pool=replace(pool.accepted, cohorts=last))
+        beyond = replace(pool.accepted, cohorts={**cohorts, str(run.rounds): "0" * 64})
+        with pytest.raises(InputError, match=f"cohort = {run.rounds} is not .* below the"):
+            replace(run, pool=beyond)
+
+
+class Still:
+    """A trainer that takes no time."""
+
+    dimension, layout = 3, ""
+
+    def update(self, parameters, lattice, batches, step_sizes):
+        return parameters
+
+
+def run_of(pool, names, dropouts):
+    """The pool's run with a cohort of these members."""
+    keys = {name: f"{i:064x}" for i, name in enumerate(names)}
+    size = {"cohort_size": len(names), "dropouts": dropouts, "members": keys}
+    return replace(pool.terms.runs[0], pool=replace(pool.accepted, **size))
+
+
+class TestLength:
+    @pytest.mark.parametrize(
+        ("name", "members", "dropouts"),
+        [("client-{:05}", 2500, 1), ("client-{:05}", 5000, 0), ("\u9662" * 150 + "{:04}", 300, 1)],
+        ids=["many", "more", "long names"],
+    )
+    def test_a_cohort_whose_messages_are_too_long_is_refused_before_it_counts(
+        self, pool, name, members, dropouts
+    ):
+        names = [name.format(i) for i in range(members)]
+        with pytest.raises(InputError, match=r"at most [0-9]+ with members") as caught:
+            run_of(pool, names, dropouts)
+        fit = int(str(caught.value).split("at most ")[1].split()[0])
+        run_of(pool, names[:fit], dropouts)
+        with pytest.raises(InputError, match=f"at most {fit} "):
+            run_of(pool, names[: fit + 1], dropouts)
+        # What fits can be asked for, with signatures of 96 bytes.
+        left = names[: fit - dropouts]
+        request = RevealRequest(
+            run="r" * 200, plan=PLAN, round=7, exponent=E, modulus_bits=BITS,
+            cards=[[one, "0" * 64, "0" * 128] for one in names[:fit]], survivors=left,
+            signed=dict.fromkeys(left, "0" * 192), data=b"",
+            certificate=dict.fromkeys(left if dropouts else (), "0" * 128),
+        )  # fmt: skip
+        assert decode(encode(request)).survivors == left
+
+    def test_a_plan_of_such_cohorts_gives_no_terms(self):
+        ids = ["\u9662" * 150 + str(i) for i in range(400)]
+        people = Population.from_arrays(sizes=[40] * 400, epsilon=[4.0] * 400, delta=1e-5, ids=ids)
+        training = Training(rounds=1, cohort_size=400, batch_size=10)
+        plan = make_plan(people, training, seed=0, accountant=Contract(trust="pooled"))
+        keys = {name: f"{i:064x}" for i, name in enumerate(ids)}
+        with pytest.raises(InputError, match=r"at most [0-9]+ with members"):
+            pool_from_plan(plan, keys)
+
+    @pytest.fixture
+    def long_run(self, pool):
+        names = {name: one.public for name, one in OTHERS.items()}
+        keys = {**names, "ward": pool.accepted.members["ward"]}
+        people = Population.from_arrays(
+            sizes=[40] * 4, epsilon=[4.0] * 4, delta=1e-5, ids=list(keys)
+        )
+        training = Training(rounds=20_000, cohort_size=4, batch_size=10, dimension=18)
+        plan = make_plan(people, training, seed=0, accountant=Contract(trust="pooled"))
+        return lambda: terms_from_plan(
+            plan, "ward", run="spring", model=TERMS.model, same_user=True, members=keys
+        )
+
+    def test_a_run_of_many_rounds_is_read_and_told_in_few_bytes(self, pool, opened, long_run):
+        path = pool.folder / "terms.toml"
+        path.write_text(long_run())
+        assert path.stat().st_size > 1 << 20
+        handler = opened(terms=GuardTerms.from_toml(path))
+        hello = handler.answer(HelloRequest(run="spring"))
+        accepted = handler.terms.runs[0].pool
+        assert len(accepted.cohorts) == 20_000
+        assert len(encode(hello)) < 5000
+        assert decode(encode(hello)).accepted["pool"] == accepted.outline()
+
+    def test_terms_that_nobody_could_read_are_not_written(self, long_run, monkeypatch):
+        monkeypatch.setattr(module, "LARGEST_TERMS", 1 << 20)
+        with pytest.raises(InputError, match=r"the terms of 'ward' have .* fewer rounds"):
+            long_run()
+
+
+def test_the_outline_of_a_pool_differs_where_the_pool_does(pool):
+    accepted = pool.accepted
+    told = accepted.outline()
+    again = dict(reversed(accepted.members.items()))
+    assert replace(accepted, members=again).outline() == told
+    for change in (
+        {"members": {**accepted.members, "a": "0" * 64}},
+        {"cohorts": {**accepted.cohorts, "1": "0" * 64}},
+        {"colluding": 1, "dropouts": 0},
+    ):
+        other = replace(accepted, **change).outline()
+        assert {key for key in told if other[key] != told[key]} == set(change)
 
 
 def test_messages_survive_the_wire(pool, opened):

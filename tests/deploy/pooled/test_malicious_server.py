@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 
 from dpcohort.deploy.formats import replace
@@ -319,6 +320,20 @@ class TestOnce:
         with pytest.raises(InputError, match="no second unmasking"):
             cohort.members[ME].agree(server.asked, left, signed, cohort.commit(ME))
 
+    def test_a_member_whose_disk_was_put_back_and_that_masks_again(self, cohort, server):
+        """Its masks in common are the same; the others do not take its new own one off."""
+        cohort.reveal(server, ME)
+        again = cohort.collected(cohort.values(seed=1))
+        mixed = {**server.signed, "ward-4": again.signed["ward-4"]}
+        with pytest.raises(InputError, match="no second unmasking"):
+            cohort.reveal(again, ME, signed=mixed)
+        size, place = server.asked.sealed_bytes[0], server.asked.names.index("ward-4")
+        sealed = bytearray(server.sealed_for(ME))
+        newer = again.sealed_for(ME)[place * size : (place + 1) * size]
+        sealed[place * size : (place + 1) * size] = newer
+        with pytest.raises(InputError, match="sealed by ward-4"):
+            cohort.reveal(server, ME, sealed=bytes(sealed))
+
     def test_the_same_again_is_the_same_answer(self, cohort, server):
         assert cohort.reveal(server, ME) == cohort.reveal(server, ME)
         assert len(cohort.committed[ME]) == 1
@@ -423,15 +438,26 @@ class TestServer:
 
         server, values = PooledSum(cohort.ask()), cohort.values()
         masked = cohort.members[ME].mask(cohort.ask(1), values[ME])
-        with pytest.raises(InputError, match="did not mask for this cohort"):
+        with pytest.raises(InputError, match="has not signed that it masked for this cohort"):
             server.take(masked)
         right = cohort.members[ME].mask(cohort.ask(), values[ME])
+        with pytest.raises(InputError, match="is not the one it signed"):
+            server.take(dataclasses.replace(right, vector=right.vector + np.uint64(1)))
         for changes in ({"vector": right.vector[:-1]}, {"sealed": right.sealed[1:]}):
             with pytest.raises(InputError, match="another length"):
                 server.take(dataclasses.replace(right, **changes))
         server.take(right)
         with pytest.raises(InputError, match="once"):
             server.take(right)
+
+    @pytest.mark.parametrize("liar", ["ward-0", "ward-3", "ward-5"])
+    def test_wrong_shares_are_found_where_more_came_than_are_needed(self, cohort, liar):
+        server = cohort.collected(cohort.values())
+        for name in cohort.names:
+            shares = cohort.reveal(server, name)
+            server.take_shares(name, b"\xff" * len(shares) if name == liar else shares)
+        with pytest.raises(InputError, match="do not fit together"):
+            server.total()
 
     def test_agreements_and_shares_of_others(self, cohort):
         server = cohort.collected(cohort.values(), absent=[GONE])
