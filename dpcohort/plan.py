@@ -658,19 +658,18 @@ class Plan:
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
 
-        Those of an adaptive plan are checked at the caps. Where trust is pooled, what is said of a
-        client that all others collude against is checked as well.
+        Those of an adaptive plan are checked at the caps. What the plan says that clients will have
+        spent is checked as well, with the others and, where trust is pooled, without them.
 
         Raises:
-            VerificationError: a client's noise does not keep its budget; all are named.
+            VerificationError: a client's noise does not keep its budget, and all such are named; or
+                a client would spend more than the plan says.
         """
-        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+        held = self._held
         if self.adaptive is None and not self.before:
             certified = self._epsilon_of_steps(held, self.steps[held], method)
         else:
-            # Raw reports are certified by nothing; the receipts say so.
-            reports = self.report_caps if self.has_private_reports else None
-            certified = self.spent_epsilon(self.schedule.counts, reports, method=method)[held]
+            certified = self._planned_epsilon(held, method)
         # Asked this way round, a certificate that is not a number breaks the promise.
         broken = held[~(certified <= self.population.epsilon[held])]
         if broken.size:
@@ -681,31 +680,45 @@ class Plan:
                 + (", ..." if broken.size > _MOST_NAMED else "")
                 + ". Do not train with this plan; make it again."
             )
-        self.verify_alone(method)
+        self._verify_said(certified, method)
 
-    def verify_alone(self, method: str = "auto") -> None:
-        """Check again what is said of clients that all others collude against.
+    def verify_certificates(self, method: str = "auto") -> None:
+        """Check again what the plan says that clients will have spent, with and without others.
 
         Raises:
             VerificationError: a client would spend more than the plan says.
         """
-        if self.pooled is None:
-            return
-        said, counts = self.pooled.alone_epsilon, self.schedule.counts
-        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
-        found = self.if_alone.spent_epsilon(counts, clients=held, method=method)
-        over = ~(found <= said[held])
+        self._verify_said(self._planned_epsilon(self._held, method), method)
+
+    @property
+    def _held(self) -> IntArray:
+        """Positions of clients with a certificate."""
+        return np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+
+    def _planned_epsilon(self, clients: IntArray, method: str) -> FloatArray:
+        """What these clients will have spent; raw reports are certified by nothing."""
+        reports = self.report_caps if self.has_private_reports else None
+        counts = self.schedule.counts
+        return self.spent_epsilon(counts, reports, clients=clients, method=method)
+
+    def _verify_said(self, found: FloatArray, method: str, when: str = "") -> None:
+        """Refuse a plan that says less than was found, of ``_held``, or than each alone spends."""
+        held, said = self._held, self.certified_epsilon[self._held]
+        over = ~(found <= said)
         if method != "pld" and over.any():  # the smaller of two bounds is as valid
-            again = self.if_alone.spent_epsilon(counts, clients=held[over], method="pld")
-            found[over] = np.minimum(found[over], again)
-        wrong = np.flatnonzero(~(found <= said[held] * (1 + _ROUNDING)))
+            found = found.copy()
+            found[over] = np.minimum(found[over], self._planned_epsilon(held[over], "pld"))
+        wrong = np.flatnonzero(~(found <= said * (1 + _ROUNDING)))
         if wrong.size:
-            k = int(held[wrong[0]])
+            first = int(wrong[0])
             raise VerificationError(
-                f"{wrong.size} clients would spend more than the plan says if all others collude: "
-                f"{one_line(self.population.ids[k])} epsilon {found[wrong[0]]:.6g}, it says "
-                f"{said[k]:.6g}. Do not train with this plan; make it again."
+                f"{wrong.size} clients would spend more than the plan says{when}: "
+                f"{one_line(self.population.ids[int(held[first])])} epsilon {found[first]:.6g}, it "
+                f"says {said[first]:.6g}. Do not train with this plan; make it again."
             )
+        if self.pooled is not None:
+            alone = self.if_alone._planned_epsilon(held, method)
+            self.if_alone._verify_said(alone, method, " if all others collude")
 
     def verify_unless_made_here(self) -> None:
         """Certify a plan that was read or changed; one that was just made is certified.
