@@ -39,6 +39,7 @@ from dpcohort.accounting.events import Event, History, certify_epsilon, history_
 from dpcohort.accounting.pooled import (
     Pooled,
     adaptive_under_pooled_trust,
+    common_lattice,
     refuse_unpoolable,
     refuse_weightless,
     with_lattice,
@@ -268,7 +269,16 @@ class Plan:
                 f"the weights (2^{fitting.exponent}, modulo 2^{fitting.modulus_bits}); make the "
                 "plan again."
             )
-        ordered = np.sort(self.schedule.cohorts, axis=1)
+        cohorts = self.schedule.cohorts
+        common_lattice(  # what an engine adds up on, of any h
+            cohorts,
+            weights=pooled.weights[cohorts],
+            shares=pooled.shares[cohorts],
+            batch_sizes=self.batch_sizes[cohorts],
+            population=self.population,
+            sampler=contract.sampler,
+        )
+        ordered = np.sort(cohorts, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
             raise InputError.because("a client is twice in a cohort whose noise is pooled.")
 
@@ -956,15 +966,16 @@ def _pool(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
             "or give clients budgets."
         )
+    from dpcohort.selection.pooled import SMALLEST_WEIGHT, pooled_weights
+
     if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
         weights = np.zeros(len(population))
         here = counts > 0
-        weights[here] = chosen.probabilities[here] / probabilities[here]
+        wanted = chosen.probabilities[here] / probabilities[here]
+        weights[here] = np.maximum(wanted, SMALLEST_WEIGHT)  # cohorts may need who is not wanted
         weights /= float(counts @ weights) / training.total_draws
         shares = weights * needed
     else:
-        from dpcohort.selection.pooled import pooled_weights
-
         # A selection that is optimal keeps to its objective.
         best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
         draws = training.total_draws

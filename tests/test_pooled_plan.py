@@ -154,6 +154,8 @@ def swap_honest(part):
         (lambda part: part.update(honest=1.5), "whole number"),
         (lambda part: part.update(exponent=part["exponent"] - 1), "lattice"),
         (lambda part: part.update(modulus_bits=part["modulus_bits"] - 1), "lattice"),
+        (lambda part: part.update(honest=float(part["honest"])), r"honest = 2.0 .* whole number"),
+        (lambda part: part.update(exponent=float(part["exponent"])), "whole number"),
         (lambda part: part["weights"].__setitem__(0, -1.0), "finite numbers"),
         (lambda part: part["weights"].__setitem__(0, None), "finite numbers"),
         (lambda part: part["weights"].__setitem__(0, 0.0), "no weight"),
@@ -226,8 +228,11 @@ def test_no_sum_wraps_around_and_every_record_has_22_bits(plan):
     weights[4] *= 1e9
     with pytest.raises(InputError, match=f"{PEOPLE.ids[4]}.* is too large for sums of 62 bits"):
         with_lattice(replace(pooled, weights=weights), PEOPLE, SETTINGS, HALF)
-    engines = (lattice.LARGEST_EXPONENT, lattice._BITS)
-    assert engines == (with_lattice.__globals__["LARGEST_EXPONENT"], 22)
+    engines = (lattice.LARGEST_EXPONENT, lattice._BITS, lattice.SMALLEST_NOISE)
+    assert engines == tuple(
+        with_lattice.__globals__[name]
+        for name in ("LARGEST_EXPONENT", "LEAST_BITS", "_SMALLEST_NOISE")
+    )
 
 
 def test_what_no_lattice_holds_is_refused_by_name():
