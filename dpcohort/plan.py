@@ -44,7 +44,7 @@ from dpcohort.accounting.pooled import (
     refuse_weightless,
     with_lattice,
 )
-from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
+from dpcohort.accounting.segments import Segment, check_contract, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES, shared
@@ -225,7 +225,7 @@ class Plan:
             self._refuse(
                 here & ~self.population.public, "has a budget, and was a public one before"
             )
-        check_relation(self.before, self.contract.neighbours)
+        check_contract(self.before, self.contract, self.training.cohort_size)
         self._check_pooled(held)
 
     def _check_pooled(self, held: BoolArray) -> None:
@@ -864,7 +864,7 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    check_relation(before, contract.neighbours)
+    check_contract(before, contract, training.cohort_size)
     refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
