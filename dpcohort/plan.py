@@ -39,11 +39,12 @@ from dpcohort.accounting.events import Event, History, certify_epsilon, history_
 from dpcohort.accounting.pooled import (
     Pooled,
     adaptive_under_pooled_trust,
+    common_lattice,
     refuse_unpoolable,
     refuse_weightless,
     with_lattice,
 )
-from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
+from dpcohort.accounting.segments import Segment, check_contract, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES, shared
@@ -224,7 +225,7 @@ class Plan:
             self._refuse(
                 here & ~self.population.public, "has a budget, and was a public one before"
             )
-        check_relation(self.before, self.contract.neighbours)
+        check_contract(self.before, self.contract, self.training.cohort_size)
         self._check_pooled(held)
 
     def _check_pooled(self, held: BoolArray) -> None:
@@ -268,7 +269,16 @@ class Plan:
                 f"the weights (2^{fitting.exponent}, modulo 2^{fitting.modulus_bits}); make the "
                 "plan again."
             )
-        ordered = np.sort(self.schedule.cohorts, axis=1)
+        cohorts = self.schedule.cohorts
+        common_lattice(  # what an engine adds up on, of any h
+            cohorts,
+            weights=pooled.weights[cohorts],
+            shares=pooled.shares[cohorts],
+            batch_sizes=self.batch_sizes[cohorts],
+            population=self.population,
+            sampler=contract.sampler,
+        )
+        ordered = np.sort(cohorts, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
             raise InputError.because("a client is twice in a cohort whose noise is pooled.")
 
@@ -658,19 +668,18 @@ class Plan:
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
 
-        Those of an adaptive plan are checked at the caps. Where trust is pooled, what is said of a
-        client that all others collude against is checked as well.
+        Those of an adaptive plan are checked at the caps. What the plan says that clients will have
+        spent is checked as well, with the others and, where trust is pooled, without them.
 
         Raises:
-            VerificationError: a client's noise does not keep its budget; all are named.
+            VerificationError: a client's noise does not keep its budget, and all such are named; or
+                a client would spend more than the plan says.
         """
-        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+        held = self._held
         if self.adaptive is None and not self.before:
             certified = self._epsilon_of_steps(held, self.steps[held], method)
         else:
-            # Raw reports are certified by nothing; the receipts say so.
-            reports = self.report_caps if self.has_private_reports else None
-            certified = self.spent_epsilon(self.schedule.counts, reports, method=method)[held]
+            certified = self._planned_epsilon(held, method)
         # Asked this way round, a certificate that is not a number breaks the promise.
         broken = held[~(certified <= self.population.epsilon[held])]
         if broken.size:
@@ -681,31 +690,45 @@ class Plan:
                 + (", ..." if broken.size > _MOST_NAMED else "")
                 + ". Do not train with this plan; make it again."
             )
-        self.verify_alone(method)
+        self._verify_said(certified, method)
 
-    def verify_alone(self, method: str = "auto") -> None:
-        """Check again what is said of clients that all others collude against.
+    def verify_certificates(self, method: str = "auto") -> None:
+        """Check again what the plan says that clients will have spent, with and without others.
 
         Raises:
             VerificationError: a client would spend more than the plan says.
         """
-        if self.pooled is None:
-            return
-        said, counts = self.pooled.alone_epsilon, self.schedule.counts
-        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
-        found = self.if_alone.spent_epsilon(counts, clients=held, method=method)
-        over = ~(found <= said[held])
+        self._verify_said(self._planned_epsilon(self._held, method), method)
+
+    @property
+    def _held(self) -> IntArray:
+        """Positions of clients with a certificate."""
+        return np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+
+    def _planned_epsilon(self, clients: IntArray, method: str) -> FloatArray:
+        """What these clients will have spent; raw reports are certified by nothing."""
+        reports = self.report_caps if self.has_private_reports else None
+        counts = self.schedule.counts
+        return self.spent_epsilon(counts, reports, clients=clients, method=method)
+
+    def _verify_said(self, found: FloatArray, method: str, when: str = "") -> None:
+        """Refuse a plan that says less than was found, of ``_held``, or than each alone spends."""
+        held, said = self._held, self.certified_epsilon[self._held]
+        over = ~(found <= said)
         if method != "pld" and over.any():  # the smaller of two bounds is as valid
-            again = self.if_alone.spent_epsilon(counts, clients=held[over], method="pld")
-            found[over] = np.minimum(found[over], again)
-        wrong = np.flatnonzero(~(found <= said[held] * (1 + _ROUNDING)))
+            found = found.copy()
+            found[over] = np.minimum(found[over], self._planned_epsilon(held[over], "pld"))
+        wrong = np.flatnonzero(~(found <= said * (1 + _ROUNDING)))
         if wrong.size:
-            k = int(held[wrong[0]])
+            first = int(wrong[0])
             raise VerificationError(
-                f"{wrong.size} clients would spend more than the plan says if all others collude: "
-                f"{one_line(self.population.ids[k])} epsilon {found[wrong[0]]:.6g}, it says "
-                f"{said[k]:.6g}. Do not train with this plan; make it again."
+                f"{wrong.size} clients would spend more than the plan says{when}: "
+                f"{one_line(self.population.ids[int(held[first])])} epsilon {found[first]:.6g}, it "
+                f"says {said[first]:.6g}. Do not train with this plan; make it again."
             )
+        if self.pooled is not None:
+            alone = self.if_alone._planned_epsilon(held, method)
+            self.if_alone._verify_said(alone, method, " if all others collude")
 
     def verify_unless_made_here(self) -> None:
         """Certify a plan that was read or changed; one that was just made is certified.
@@ -841,7 +864,7 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    check_relation(before, contract.neighbours)
+    check_contract(before, contract, training.cohort_size)
     refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
@@ -943,15 +966,16 @@ def _pool(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
             "or give clients budgets."
         )
+    from dpcohort.selection.pooled import SMALLEST_WEIGHT, pooled_weights
+
     if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
         weights = np.zeros(len(population))
         here = counts > 0
-        weights[here] = chosen.probabilities[here] / probabilities[here]
+        wanted = chosen.probabilities[here] / probabilities[here]
+        weights[here] = np.maximum(wanted, SMALLEST_WEIGHT)  # cohorts may need who is not wanted
         weights /= float(counts @ weights) / training.total_draws
         shares = weights * needed
     else:
-        from dpcohort.selection.pooled import pooled_weights
-
         # A selection that is optimal keeps to its objective.
         best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
         draws = training.total_draws

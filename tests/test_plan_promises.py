@@ -184,15 +184,28 @@ def test_broken_promises_are_named(plan, monkeypatch, certified, named):
         plan = replace(plan, schedule=schedule, noise_multipliers=np.r_[0.0, np.ones(6)])
     spent = {name: np.array(values) for name, values in BROKEN.items()}
     monkeypatch.setattr("dpcohort.plan.certify_epsilon", lambda method, **_: spent[method])
-    monkeypatch.setattr(
-        Plan, "spent_epsilon", lambda self, *_, method: np.r_[np.nan, spent[method]]
-    )
+    monkeypatch.setattr(Plan, "spent_epsilon", lambda self, *_, clients, method: spent[method])
+    plan = replace(plan, certified_epsilon=plan.population.epsilon.copy())
     plan.verify("kept")
     with pytest.raises(VerificationError) as caught:
         plan.verify(certified)
     caps = "" if plan.adaptive is None else " at their caps"
     words = named.replace("_", f"clients would spend more than promised{caps}")
     assert str(caught.value) == f"{words}. Do not train with this plan; make it again."
+
+
+@both
+@pytest.mark.parametrize("method", ["pld", "auto"])
+def test_a_plan_that_says_less_than_it_spends_is_found_out(plan, tmp_path, method):
+    said = plan.certified_epsilon.copy()
+    said[4] *= 0.999
+    replace(plan, certified_epsilon=said).save(tmp_path / "plan.json")
+    lying = Plan.load(tmp_path / "plan.json")
+    with pytest.raises(VerificationError, match="1 clients would spend more than the plan says: d"):
+        lying.verify(method)
+    with pytest.raises(VerificationError, match="than the plan says: d epsilon"):
+        lying.verify_unless_made_here()
+    replace(plan, certified_epsilon=1.001 * plan.certified_epsilon).verify(method)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from dpcohort.accounting.pooled import with_lattice
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import loads_config
 from dpcohort.engine import lattice
+from dpcohort.engine.experiment import cohort_of, member_lattice
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.runs.evaluation import who_was_heard
+from dpcohort.runs.receipts import make_receipts
 
 SETTINGS = Training(rounds=8, cohort_size=6, sampling_rate=0.25, dimension=10)
 PEOPLE = Population.from_arrays(
@@ -152,6 +154,8 @@ def swap_honest(part):
         (lambda part: part.update(honest=part["honest"] + 1), "honest members"),
         (swap_honest, "honest members"),
         (lambda part: part.update(honest=1.5), "whole number"),
+        (lambda part: part.update(honest=float(part["honest"])), r"honest = 2.0 .* whole number"),
+        (lambda part: part.update(exponent=float(part["exponent"])), "whole number"),
         (lambda part: part.update(exponent=part["exponent"] - 1), "lattice"),
         (lambda part: part.update(modulus_bits=part["modulus_bits"] - 1), "lattice"),
         (lambda part: part["weights"].__setitem__(0, -1.0), "finite numbers"),
@@ -226,8 +230,11 @@ def test_no_sum_wraps_around_and_every_record_has_22_bits(plan):
     weights[4] *= 1e9
     with pytest.raises(InputError, match=f"{PEOPLE.ids[4]}.* is too large for sums of 62 bits"):
         with_lattice(replace(pooled, weights=weights), PEOPLE, SETTINGS, HALF)
-    engines = (lattice.LARGEST_EXPONENT, lattice._BITS)
-    assert engines == (with_lattice.__globals__["LARGEST_EXPONENT"], 22)
+    engines = (lattice.LARGEST_EXPONENT, lattice._BITS, lattice.SMALLEST_NOISE)
+    assert engines == tuple(
+        with_lattice.__globals__[name]
+        for name in ("LARGEST_EXPONENT", "LEAST_BITS", "_SMALLEST_NOISE")
+    )
 
 
 def test_what_no_lattice_holds_is_refused_by_name():
@@ -242,23 +249,99 @@ def test_what_no_lattice_holds_is_refused_by_name():
         make_plan(nobody, **few)
 
 
-def test_what_was_spent_before_counts_with_and_without_the_others():
-    name = PEOPLE.ids[3]
+@pytest.mark.parametrize(
+    ("colluding", "too_strict"), [(0, 1e-5), (59, 3e-6)], ids=["all", "nobody"]
+)
+def test_a_plan_is_one_that_engines_can_add_up(colluding, too_strict):
+    def planned(epsilon):
+        budgets = np.ones(60)
+        budgets[21] = epsilon
+        return make_plan(
+            Population.from_arrays(sizes=[20] * 60, epsilon=budgets, delta=1e-9),
+            Training(rounds=2, cohort_size=60, sampling_rate=1.0),
+            accountant=Contract(trust="pooled", colluding=colluding),
+            selection="unbiased",
+            seed=0,
+        )
+
+    plan = planned(3e-5)
+    for t in range(2):
+        cohort = cohort_of(plan, t)
+        assert all(member_lattice(cohort, plan, i).bound >= 2**22 for i in range(60))
+    with pytest.raises(InputError, match=r"'client-21' .* is too small .* lattice"):
+        planned(too_strict)
+
+
+def test_who_must_be_drawn_without_being_wanted_has_a_little_weight():
+    strict = Population.from_arrays(sizes=[100] * 4, epsilon=[0.1, 4.0, 4.0, 4.0], delta=1e-5)
+    plan = make_plan(
+        strict,
+        replace(SETTINGS, cohort_size=4, dimension=1000),
+        accountant=Contract(trust="pooled", colluding=3),
+        seed=1,
+    )
+    assert plan.pooled.honest == 1
+    assert plan.probabilities[0] == 0 < plan.pooled.weights[0] < 2**-9
+    local = plan.noise_multipliers * plan.pooled.weights / plan.batch_sizes
+    np.testing.assert_allclose(plan.pooled.shares, local, rtol=1e-12)
+    plan.verify()
+
+
+def earlier(honest, name=PEOPLE.ids[3]):
     past = History((Event(noise_multiplier=12.0, sampling_rate=0.25, steps=30),))
-    first = Segment(plan="a", ledger="b", rounds=30, source="seed", spent={name: past}, honest=4)
+    return Segment(
+        plan="a", ledger="b", rounds=30, source="seed", spent={name: past}, honest=honest
+    )
+
+
+@pytest.mark.parametrize("honest", [1, 4, 5])
+def test_what_was_spent_before_counts_with_and_without_the_others(honest):
+    first = earlier(honest)
     assert Segment.from_dict(first.to_dict()) == first
-    assert "honest" not in replace(first, honest=1).to_dict()
-    plan = pooled_plan(before=[first])
+    assert ("honest" in first.to_dict()) == (honest > 1)
+    plan = pooled_plan(Contract(trust="pooled", colluding=1), before=[first])
     draws = int(plan.schedule.counts[3])
     both = plan.history(3, draws=draws, reports=0).epsilon(1e-5)
     fresh = plan.events(3, draws=draws, reports=0).epsilon(1e-5)
     assert fresh < both <= plan.certified_epsilon[3] * (1 + 1e-9) <= PEOPLE.epsilon[3] * 1.001
-    z = float(plan.noise_multipliers[3]) / math.sqrt(2)
-    alone = History((Event(noise_multiplier=6.0, sampling_rate=0.25, steps=30),)).append(
+    z, own = float(plan.noise_multipliers[3]) / math.sqrt(5), 12.0 / math.sqrt(honest)
+    alone = History((Event(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
         Event(noise_multiplier=z, sampling_rate=0.25, steps=draws)
     )
     assert plan.pooled.alone_epsilon[3] == pytest.approx(alone.epsilon(1e-5), rel=1e-6)
     plan.verify()
+    receipt = make_receipts(plan, plan.schedule.counts, clients=np.array([3]))[0]
+    assert receipt.certified_epsilon == pytest.approx(both, rel=1e-3)
+    assert receipt.trust["alone_epsilon"] == pytest.approx(alone.epsilon(1e-5), rel=1e-3)
+    assert (f"(rate 0.25), with {honest} honest members; plan a" in receipt.text()) == (honest > 1)
+
+
+@pytest.mark.parametrize(
+    ("contract", "now"),
+    [(HALF, 2), (Contract(trust="pooled", colluding=5), 1), (Contract(), 1)],
+    ids=["fewer", "nobody", "local"],
+)
+def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract, now):
+    before = [earlier(1), earlier(3)]
+    words = rf"trust '{contract.trust}' = {now} is not allowed: it must be at least 3, .* new run"
+    with pytest.raises(InputError, match=words):
+        pooled_plan(contract, before=before)
+    with pytest.raises(InputError, match=words):
+        replace(pooled_plan(contract), before=tuple(before))
+    if not contract.is_pooled:
+        with pytest.raises(InputError, match=words):
+            make_adaptive_plan(PEOPLE, SETTINGS, rule_settings={"d": 6}, before=before)
+    # Who took no part has nothing to count on.
+    pooled_plan(contract, before=[replace(earlier(3), spent={})])
+
+
+def test_a_file_whose_past_counted_on_more_is_no_plan(tmp_path):
+    pooled_plan(before=[earlier(2)]).save(tmp_path / "plan.json")
+    content = json.loads((tmp_path / "plan.json").read_text())
+    content["before"][0]["honest"] = 3
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match="must be at least 3, as an earlier run counted on"):
+        Plan.load(tmp_path / "plan.json")
 
 
 CONFIG = """

@@ -41,8 +41,12 @@ LEAST_BITS = 22
 LARGEST_EXPONENT = 40
 #: Sums of more bits would not fit the integers they are added up in.
 MOST_MODULUS_BITS = 62
+#: Noise of a whole cohort against what a record can do, for which sums fit 64 bits.
+_SMALLEST_NOISE, _LARGEST_NOISE = 2.0**-20, 2.0 ** (LARGEST_EXPONENT - LEAST_BITS)
 #: Where the law of a drawn share ends, in standard deviations, and half a unit of rounding.
 _FARTHEST = 16.5
+#: Too small a weight, in the words of a refusal.
+_TOO_SOFT = ("small", "beside the noise of its cohort")
 
 
 #: What pooled noise does not hide.
@@ -137,6 +141,9 @@ class Pooled:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pooled:
         """What ``to_dict`` gave."""
+        for name in ("honest", "exponent", "modulus_bits"):
+            if type(values[name]) is not int:  # 3.0 would have another hash than 3
+                raise InputError(f"pooled.{name}", given=values[name], allowed="a whole number")
         weights = np.array(values["weights"], dtype=np.float64)
         shares = np.array(values["shares"], dtype=np.float64)
         return cls(
@@ -223,11 +230,11 @@ def with_lattice(
         return replace(pooled, exponent=0, modulus_bits=0)
     batches = population.batches(training)
     alone = np.where(pooled.weights > 0, pooled.alone_multipliers(batches), 0.0)
-    largest = int(np.argmax(alone))
-    bits = math.log2(max(1.0, float(alone[largest])))  # infinite where the weight all but vanishes
+    bits = math.log2(max(1.0, float(alone.max())))  # infinite where the weight all but vanishes
     exponent = LEAST_BITS + math.ceil(min(bits, 2.0 * LARGEST_EXPONENT))
     if exponent > LARGEST_EXPONENT:
-        raise _misfit(population, pooled, largest, "small", "beside the noise of the others")
+        strict = _strictest(population, np.flatnonzero(alone > _LARGEST_NOISE))
+        raise _misfit(population, float(pooled.weights[strict]), strict, *_TOO_SOFT)
     records = population.sizes if contract.sampler == "poisson" else batches
     with np.errstate(over="ignore"):
         summands = 2.0**exponent * records / np.where(alone > 0, alone, math.inf)
@@ -235,7 +242,8 @@ def with_lattice(
     most = min(float(summands[loudest]), 2.0**MOST_MODULUS_BITS)
     modulus_bits = bits_of_sums(training.cohort_size, exponent, most)
     if modulus_bits > MOST_MODULUS_BITS:
-        raise _misfit(population, pooled, loudest, "large", f"for sums of {MOST_MODULUS_BITS} bits")
+        weight = float(pooled.weights[loudest])
+        raise _misfit(population, weight, loudest, "large", f"for sums of {MOST_MODULUS_BITS} bits")
     return replace(pooled, exponent=exponent, modulus_bits=modulus_bits)
 
 
@@ -255,12 +263,77 @@ def bits_of_sums(members: int, exponent: int, largest: float) -> int:
     return math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
 
 
-def _misfit(population: Population, pooled: Pooled, k: int, size: str, where: str) -> InputError:
-    name, weight = one_line(population.ids[k]), float(pooled.weights[k])
+def common_lattice(
+    clients: IntArray,
+    *,
+    weights: FloatArray,
+    shares: FloatArray,
+    batch_sizes: IntArray,
+    population: Population,
+    sampler: str,
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The lattice on which one machine adds up each cohort and draws the noise of all its shares.
+
+    Args:
+        clients: positions of the members, [..., K].
+        weights: g_k of each of them.
+        shares: of noise, in units of C.
+        batch_sizes: B_k.
+        population: ids and sizes.
+        sampler: at most all records are in a Poisson batch, B_k in a fixed one.
+
+    Returns:
+        S, the noise of each cohort in units of C; S B_k / g_k of each member, infinite without
+        weight; and the exponent e of each cohort.
+
+    Raises:
+        InputError: a weight is so small, or so large, that no lattice holds it; names the client.
+
+    Example:
+        >>> from dpcohort.clients import Population
+        >>> people = Population.from_arrays(sizes=[600, 600], epsilon=[1.0, 2.0], delta=1e-5)
+        >>> level, multipliers, exponent = common_lattice(
+        ...     np.array([0, 1]), weights=np.array([0.5, 1.5]), shares=np.array([0.3, 0.4]),
+        ...     batch_sizes=np.array([60, 60]), population=people, sampler="poisson")
+        >>> float(level), multipliers.tolist(), int(exponent)
+        (0.5, [60.0, 20.0], 28)
+    """
+    heard = weights > 0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        levels = np.linalg.norm(shares, axis=-1)
+        # Of public clients only: a lattice all the same, as fine as the loudest needs.
+        levels = np.where(levels > 0, levels, np.max(weights / batch_sizes, axis=-1))
+        multipliers = levels[..., None] * batch_sizes / weights
+    multipliers = np.where(heard, multipliers, math.inf)
+    soft = heard & ~(multipliers <= _LARGEST_NOISE)
+    if soft.any():
+        strict = _strictest(population, clients[soft])
+        raise _misfit(population, float(weights[clients == strict][0]), strict, *_TOO_SOFT)
+    most = np.where(heard, multipliers, 1.0).max(axis=-1, initial=1.0)
+    exponents = np.array(
+        [LEAST_BITS + math.ceil(math.log2(one)) for one in most.ravel().tolist()], dtype=np.int64
+    ).reshape(most.shape)
+    records = population.sizes[clients] if sampler == "poisson" else batch_sizes
+    with np.errstate(divide="ignore"):
+        summands = np.where(multipliers < _SMALLEST_NOISE, math.inf, records / multipliers)
+    sums = np.ldexp(summands.sum(axis=-1) + _FARTHEST, exponents)
+    if not (sums < 2.0**63).all():
+        loud = np.unravel_index(int(np.argmax(summands)), summands.shape)
+        words = ("large", "for sums of 63 bits")
+        raise _misfit(population, float(weights[loud]), int(clients[loud]), *words)
+    return levels, multipliers, exponents
+
+
+def _strictest(population: Population, clients: IntArray) -> int:
+    """Of these clients the one with the smallest budget, which asks for most noise."""
+    return int(clients[np.argmin(np.nan_to_num(population.epsilon[clients], nan=math.inf))])
+
+
+def _misfit(population: Population, weight: float, k: int, size: str, where: str) -> InputError:
     return InputError.because(
-        f"the weight of {name!r} ({weight:.3g}, share of noise {pooled.share:.3g}) is too {size} "
-        f"{where}: it does not fit the lattice on which a cohort is added up. Leave the client "
-        "out, bring its budget and size nearer to those of the others, or set trust = 'local'."
+        f"the weight of {one_line(population.ids[k])!r} ({weight:.3g}) is too {size} {where}: it "
+        "does not fit the lattice on which a cohort is added up. Leave the client out, bring its "
+        "budget and size nearer to those of the others, or set trust = 'local'."
     )
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.accounting.closed_forms import gaussian_mu
+from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import Event, History, gaussian_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
@@ -381,12 +382,21 @@ def exhausted_clients(population: Population, before: Sequence[Segment]) -> dict
     return found
 
 
-def check_relation(before: Sequence[Segment], neighbours: str) -> None:
-    """Refuse a history under another neighbouring relation, which has no total with this one.
+def check_contract(before: Sequence[Segment], contract: Contract, cohort_size: int) -> None:
+    """Refuse a past that has no total under this contract.
+
+    There is none under another neighbouring relation, nor where clients counted on more honest
+    members than they do now: what they spent was bounded by noise that they no longer trust in.
+
+    Args:
+        before: earlier runs.
+        contract: of the run to come.
+        cohort_size: its K.
 
     Example:
-        >>> check_relation((), "zero-out")
+        >>> check_contract((), Contract(trust="pooled", colluding=1), 4)
     """
+    neighbours = contract.neighbours
     for segment in before:
         for name, history in segment.spent.items():
             if history.steps and history.neighbours != neighbours:
@@ -394,3 +404,13 @@ def check_relation(before: Sequence[Segment], neighbours: str) -> None:
                     f"{name!r} has a history under {history.neighbours} and the plan is under "
                     f"{neighbours}: they have no common total. Keep the contract of the run."
                 )
+        honest = contract.honest(cohort_size)
+        if segment.honest > honest and any(history.steps for history in segment.spent.values()):
+            raise InputError(
+                f"honest members of a cohort of {cohort_size}, trust {contract.trust!r}",
+                given=honest,
+                allowed=f"at least {segment.honest}, as an earlier run counted on: with fewer, its "
+                "clients have spent more than was certified",
+                next_step="Keep the trust of the run, or one that counts on as many; else begin a "
+                "new run, with a budget of its own.",
+            )

@@ -28,7 +28,7 @@ from dpcohort.accounting.contract import Contract, Guard
 from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
 from dpcohort.accounting.events import Event, History
 from dpcohort.accounting.pooled import adaptive_under_pooled_trust
-from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
+from dpcohort.accounting.segments import Segment, check_contract, left_population, past_of
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
@@ -252,7 +252,7 @@ def _capped_noise(
         BudgetExceededError: noise that does not keep a promise; the client is named.
     """
     rates, steps = population.sampling_rates(training), draw_caps * training.local_steps
-    check_relation(before, contract.neighbours)
+    check_contract(before, contract, training.cohort_size)
     left = left_population(population, before)
     past = [past_of(before, name) for name in population.ids] if before else ()
     if terms is None or terms.mode == "raw":

@@ -85,8 +85,7 @@ class PooledClaim:
     @property
     def honest(self) -> int:
         """Members of a cohort, oneself among them, whose noise surely remains."""
-        others, colluding = self.training.cohort_size - 1, self.contract.colluding
-        helping = math.ceil(colluding * others) if colluding < 1 else int(colluding)
+        helping = self.contract.colluders(self.training.cohort_size)
         return self.training.cohort_size - helping - self.contract.dropouts
 
     @property

@@ -47,17 +47,12 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
+from dpcohort.accounting.pooled import common_lattice
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
 from dpcohort.engine.clipping import FlatLayout
-from dpcohort.engine.lattice import (
-    LARGEST_NOISE,
-    SMALLEST_NOISE,
-    Lattice,
-    exponent_for,
-    release,
-)
+from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import Streams, draw_fixed_batches, draw_positions, noise_std
 from dpcohort.engine.rounds import (
     EngineState,
@@ -76,8 +71,6 @@ if TYPE_CHECKING:
 
 #: What dividing and multiplying again may lose of a noise multiplier.
 _ROUNDING = 1e-9
-#: Noise ends here, in standard deviations.
-_NOISE_REACH = 17.0
 #: In the place of a client: the noise is that of a whole cohort.
 _ALL_MEMBERS = -1
 
@@ -446,32 +439,15 @@ def _common_lattice(cohort: Cohort, plan: Plan) -> tuple[float, FloatArray, int]
     """S; M_k = S B_k / g_k of each draw, infinite without weight; the exponent of them all."""
     assert cohort.weights is not None
     assert cohort.shares is not None
-    level = float(np.linalg.norm(cohort.shares))
-    if level == 0.0:  # public clients only: a lattice all the same, as fine as the loudest needs
-        level = float(np.max(cohort.weights / cohort.batch_sizes))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        multipliers = np.asarray(level * cohort.batch_sizes / cohort.weights, dtype=np.float64)
-    heard = cohort.weights > 0
-    fits = (multipliers >= SMALLEST_NOISE) & (multipliers <= LARGEST_NOISE)
-    if not fits[heard].all():
-        worst = int(np.flatnonzero(heard & ~fits)[0])
-        raise InputError(
-            f"weight of client {int(cohort.clients[worst])}",
-            given=float(cohort.weights[worst]),
-            allowed="one at which the noise of a cohort is 2^-20 to 2^18 times what a record can "
-            f"do, not {multipliers[worst]:.3g} times",
-            next_step="Leave the client out, or bring the budgets closer together.",
-        )
-    multipliers[~heard] = np.inf
-    exponent = exponent_for(float(multipliers[heard].max(initial=1.0)))
-    sizes = np.asarray(plan.population.sizes)[cohort.clients]
-    largest = math.ldexp(float((sizes / multipliers).sum()) + _NOISE_REACH, exponent)
-    if not largest < 2.0**63:
-        raise InputError.because(
-            f"the weights of the cohort of round {cohort.round} lie too far apart: its sum needs "
-            f"{math.log2(largest):.0f} bits, and 63 are there. Bring the budgets closer together."
-        )
-    return level, multipliers, exponent
+    level, multipliers, exponent = common_lattice(
+        cohort.clients,
+        weights=cohort.weights,
+        shares=cohort.shares,
+        batch_sizes=cohort.batch_sizes,
+        population=plan.population,
+        sampler=plan.contract.sampler,
+    )
+    return float(level), multipliers, int(exponent)
 
 
 def release_sum(

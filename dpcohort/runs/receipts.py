@@ -146,7 +146,8 @@ class Receipt:
         ledger: the ledger's id.
         entries: rows of the ledger.
         head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
-        before: of a run that goes on from others, what the client did in each of them.
+        before: of a run that goes on from others, what the client did in each of them, and on how
+            many honest members that counts if not on itself alone.
         trust: where noise is pooled, on whom the certified epsilon counts, the client's weight and
             share of noise, and its epsilon if all others collude.
 
@@ -366,7 +367,8 @@ class Receipt:
                 f"{event['sampling_rate']:.4g})"
                 for event in run["events"]
             )
-            lines.append(f"  before     {done or 'took no part'}; plan {run['plan'][:16]}")
+            trust = f", with {run['honest']} honest members" if done and "honest" in run else ""
+            lines.append(f"  before     {done or 'took no part'}{trust}; plan {run['plan'][:16]}")
         return lines
 
     def _report_lines(self) -> list[str]:
@@ -520,7 +522,7 @@ def make_receipts(
     chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     alone = spent
-    if plan.pooled is not None and plan.pooled.honest > 1:
+    if plan.pooled is not None:
         alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=method)
     population = plan.population
     return [
@@ -578,7 +580,8 @@ def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
     for segment in plan.before:
         history = segment.spent.get(client)
         events = [] if history is None else [event.to_dict() for event in history.events]
-        found.append({"plan": segment.plan, "rounds": segment.rounds, "events": events})
+        run = {"plan": segment.plan, "rounds": segment.rounds, "events": events}
+        found.append(run if segment.honest == 1 else {**run, "honest": segment.honest})
     return tuple(found)
 
 

@@ -450,7 +450,7 @@ class _Check:
             words = f"drawn {int(self.draws[k])} times though the plan never draws it."
             self.overspent(plan.population.ids[int(k)], words)
         try:
-            plan.verify_alone(method)
+            plan.verify_certificates(method)
         except VerificationError as error:
             self.overspent("plan.json", str(error))
         truth = make_receipts(

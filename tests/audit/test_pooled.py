@@ -63,6 +63,13 @@ def test_sums_keep_to_the_plan(sampler: str, options: Any) -> None:
     assert finding.passed, str(finding)
 
 
+def test_the_audit_counts_on_as_many_as_the_contract() -> None:
+    claim = PooledClaim.of(example_plan())
+    training = replace(claim.training, cohort_size=26)
+    contract = replace(claim.contract, colluding=0.28, dropouts=0)  # 7 of 25, as it is written
+    assert replace(claim, training=training, contract=contract).honest == 19
+
+
 def test_pooled_simulations_pass_what_is_asked_of_all() -> None:
     training = EngineUnderTest("batched", pooled=True)
     for test in (noise_law, sensitivity, freshness):

@@ -55,7 +55,11 @@ def stand_in_plan(
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
         contract=SimpleNamespace(sampler=sampler),
-        population=SimpleNamespace(sizes=count),
+        population=SimpleNamespace(
+            sizes=count,
+            epsilon=np.full(count.shape, 1.0),
+            ids=[f"client-{k}" for k in range(len(sizes))],
+        ),
         noise_multipliers=np.array(noise if noise is not None else [0.7] * len(sizes)),
         batch_sizes=np.full(len(sizes), batch_size, dtype=np.int64),
         sampling_rates=batch_size / count,

@@ -302,7 +302,7 @@ def test_what_cannot_be_pooled_is_refused_before_anything_is_trained(make_plan: 
     rows = np.zeros((6, 2))
     with pytest.raises(InputError, match="local_steps"):
         released("batched", small(make_plan, local_steps=2), rows)
-    with pytest.raises(InputError, match="weight of client 0"):
+    with pytest.raises(InputError, match="weight of 'client-0'"):
         released("batched", small(make_plan, weights=[1e-9, 1.0, 1.0]), rows)
     far = {"weights": [2**-17.5, 2**19.5], "share": math.sqrt(0.125), "batch_size": 2}
     wide = make_plan([2, 64], [[0, 1]], **far)

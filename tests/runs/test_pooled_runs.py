@@ -21,7 +21,7 @@ from dpcohort.plan import Plan
 from dpcohort.report.html.letter import write_letter
 from dpcohort.report.plan_summary import plan_values
 from dpcohort.runs import train, verify_run
-from dpcohort.runs.continuation import replan
+from dpcohort.runs.continuation import replan, segment_of
 from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.tuning.charged import _refuse_what_does_not_fit
@@ -119,6 +119,19 @@ def test_a_plan_that_lies_about_what_is_left_alone_is_found_out(run, plan, digit
     assert f"if all others collude: {plan.population.ids[3]}" in findings(run)
     with pytest.raises(Exception, match="if all others collude"):
         train(Plan.load(run / "plan.json"), "logistic", digits, out=tmp_path / "other")
+
+
+def test_a_plan_that_says_less_than_its_clients_spend_is_found_out(run, plan):
+    replace(plan, certified_epsilon=0.99 * plan.certified_epsilon).save(run / "plan.json")
+    assert f"more than the plan says: {plan.population.ids[0]}" in findings(run)
+
+
+def test_a_run_that_went_on_with_less_trust_does_not_verify(run, plan):
+    past = segment_of(run, plan)
+    content = json.loads((run / "plan.json").read_text())
+    content["before"] = [replace(past, honest=3).to_dict()]
+    (run / "plan.json").write_text(json.dumps(content))
+    assert "must be at least 3, as an earlier run counted on" in findings(run)
 
 
 def test_with_nobody_to_count_on_a_simulation_is_that_of_local_trust(digits):
