@@ -139,7 +139,8 @@ def replan(
         )
     more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
     people = _who_goes_on(clients, before, drop=drop_exhausted)
-    training = replace(old.training, rounds=more, cohort_size=_members(old, people, cohort_size))
+    members = _members(old, before, people, cohort_size)
+    training = replace(old.training, rounds=more, cohort_size=members)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before}
@@ -167,11 +168,12 @@ def replan(
     return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
 
 
-def _members(old: Plan, people: Population, asked: int | None) -> int:
+def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: int | None) -> int:
     """How large the cohorts are with which a run goes on.
 
     Args:
         old: the plan of the run.
+        before: what was spent so far.
         people: who goes on.
         asked: a size, if one is asked for.
 
@@ -192,7 +194,8 @@ def _members(old: Plan, people: Population, asked: int | None) -> int:
             f"cohort whose noise is pooled. Say a size up to {stay}: --cohort-size N (in Python "
             "cohort_size=N)."
         )
-    relied = max([old.pooled.honest, *(segment.honest for segment in old.before)])
+    spent = [one for one in before if any(history.steps for history in one.spent.values())]
+    relied = max((segment.honest for segment in spent), default=1)
     needed = relied + contract.dropouts
     while needed - contract.colluders(needed) - contract.dropouts < relied:
         needed += 1
