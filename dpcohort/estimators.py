@@ -13,7 +13,7 @@ that no budget pays for, and are refused, except in simulations that say ``"from
 With ``"from-data"`` both pass every check of scikit-learn's ``check_estimator``. What differs from
 other estimators: without classes and bounds ``fit`` refuses, for the reason above; a fit without
 ``private=True`` is a simulation; and there are no sample weights, as clipping bounds every record
-alike.
+alike. Trust is local: to pool the noise of a cohort use ``make_plan`` and ``train``.
 """
 
 from __future__ import annotations
@@ -201,6 +201,9 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc]
     """A classifier trained by clients that each keep a budget of their own.
+
+    Each adds all the noise it needs. To pool the noise of a cohort, plan with ``make_plan`` and a
+    ``Contract`` of pooled trust, and ``train`` that.
 
     Args:
         classes: all classes there can be, public; ``"from-data"`` in simulations only.

@@ -749,7 +749,7 @@ class TrustValue:
 
     Attributes:
         outcomes: local trust first; then cohorts as configured and all clients in every cohort,
-            each with half of the others colluding and with none.
+            each with half of the others colluding, as many as the contract says, and none.
         limit: the most that pooling can divide the noise variance by if bias does not count,
             everybody in every cohort and nobody colluding: (sum 1/c)^2 / sum 1/c^2. None if public
             clients alone would train without noise.
@@ -796,11 +796,12 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
     """What pooling noise is worth to this population, without drawing or training anything.
 
     Local trust is compared with pooled noise in cohorts as configured and with all clients in every
-    cohort, with half of the others colluding and with none. Each is at the weights that the rule
-    chooses for it. Drop-outs are those of the contract.
+    cohort, with half of the others colluding, with as many as the contract says where its trust is
+    pooled, and with none. Each is at the weights that the rule chooses for it. Drop-outs are those
+    of the contract. Where a client would count on nobody but itself there is no outcome.
 
     Args:
-        scenario: a plan without its draws; the trust in its contract is not looked at.
+        scenario: a plan without its draws.
 
     Raises:
         InputError: noise cannot be pooled in it.
@@ -832,12 +833,13 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
     sizes = [size for size in (min(training.cohort_size, clients), clients) if size > 1]
     for size in dict.fromkeys(sizes):
         dropouts = min(told.dropouts, size - 1)
-        for colluding in (0.5, 0):
-            others = -(-(size - 1) // 2) if colluding else 0
-            if others + dropouts >= size - 1 and (colluding or size - dropouts < 2):
-                continue  # a client would count on nobody but itself
+        some, seen = replace(training, cohort_size=size), set[int]()
+        for colluding in (0.5, told.colluding, 0):
             contract = replace(told, trust="pooled", colluding=colluding, dropouts=dropouts)
-            some = replace(training, cohort_size=size)
+            others = contract.colluders(size)
+            if others + dropouts >= size - 1 or others in seen:
+                continue  # a client would count on nobody but itself, or it is there already
+            seen.add(others)
             found.append(_trusted(replace(scenario, contract=contract, training=some))[0])
     return TrustValue(outcomes=tuple(found), limit=_limit(local[1]))
 

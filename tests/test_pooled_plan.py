@@ -364,8 +364,8 @@ trust = "pooled"
         ("privacy.dropouts=4", "each member has only 3 others"),
         ("privacy.colluding=1.0", "a share of them below 1"),
         ("privacy.colluding=1.5", "a share of them below 1"),
-        ("privacy.colluding=-1", "at least 0"),
-        ("privacy.colluding=nan", "finite"),
+        ("privacy.colluding=-1", "a share of them below 1"),
+        ("privacy.colluding=nan", "a share of them below 1"),
         ("privacy.dropouts=0.5", "whole number|integer"),
         ("training.local_steps=2", "would carry no noise of the others"),
         ("schedule.draws=independent", "into a cohort twice"),
@@ -373,6 +373,7 @@ trust = "pooled"
         ("aggregation.rule=size-weighted", "a sum has no single updates"),
         ("selection.rule=power-of-choice", "a sum has no single updates"),
         ("training.cohort_size=9", "each is in a cohort once"),
+        ("training.cohort_size=1", "at least 2 where trust = 'pooled'"),
     ],
 )
 def test_what_cannot_be_pooled_is_refused_before_anything_is_trained(change, words):
@@ -380,6 +381,45 @@ def test_what_cannot_be_pooled_is_refused_before_anything_is_trained(change, wor
 
     with pytest.raises(DpcohortError, match=words):
         configured_plan(loads_config(CONFIG).with_overrides([change]))
+
+
+@pytest.mark.parametrize("given", ["half", "true", "[1]"])
+def test_colluding_that_is_neither_a_number_nor_a_share_is_one_problem(given):
+    with pytest.raises(
+        InputError, match=r"privacy\.colluding = .* a whole number .* or a share"
+    ) as e:
+        loads_config(CONFIG).with_overrides([f"privacy.colluding={given}"])
+    assert "problems" not in str(e.value)
+    assert "privacy.colluding." not in str(e.value)
+
+
+def test_an_aggregation_that_there_is_not_is_one_problem():
+    with pytest.raises(InputError, match="Did you mean 'mean'") as e:
+        loads_config(CONFIG).with_overrides(["aggregation.rule=maen"])
+    assert "single updates" not in str(e.value)
+
+
+def test_cohorts_larger_than_the_population_are_told_with_their_line(tmp_path):
+    from dpcohort.config import load_config
+    from dpcohort.runs.configured import configured_plan
+
+    path = tmp_path / "my.toml"
+    path.write_text(CONFIG.replace("cohort_size = 4", "cohort_size = 9"))
+    with pytest.raises(
+        InputError, match=r"my\.toml, line 8: training\.cohort_size = 9 .* at most 8"
+    ):
+        configured_plan(load_config(path))
+
+
+@pytest.mark.parametrize(("members", "words"), [(2, "only 1 other\\."), (1, "no others\\.")])
+def test_how_many_others_there_are_is_told_in_words(members, words):
+    with pytest.raises(InputError, match=words):
+        Contract(trust="pooled", dropouts=2).honest(members)
+
+
+def test_a_rule_that_chooses_during_the_training_is_told_apart():
+    with pytest.raises(InputError, match=r"oort is adaptive.* make_adaptive_plan"):
+        make_plan(PEOPLE, SETTINGS, selection="oort")
 
 
 def test_a_config_turned_to_local_trust_counts_on_nobody():

@@ -120,6 +120,29 @@ def test_trust_is_compared_for_a_list_of_clients_a_config_and_a_plan(tmp_path, c
     assert "honest" in capsys.readouterr().out
 
 
+def test_the_trust_of_a_config_itself_is_among_the_outcomes(scenario):
+    from dataclasses import replace
+
+    def seen(**trust):
+        found = value_of_trust(replace(scenario, contract=Contract(trust="pooled", **trust)))
+        return [(one.cohort_size, one.honest) for one in found.outcomes[1:]]
+
+    assert seen(colluding=1) == [(4, 2), (4, 3), (4, 4), (8, 4), (8, 7), (8, 8)]
+    assert seen(colluding=2) == [(4, 2), (4, 4), (8, 4), (8, 6), (8, 8)]
+    assert seen(colluding=1, dropouts=1) == [(4, 2), (4, 3), (8, 3), (8, 6), (8, 7)]
+
+
+def test_trust_is_not_compared_where_no_noise_can_be_pooled(tmp_path, capsys):
+    path = tmp_path / "my.toml"
+    path.write_text(
+        "population = { count = 6, size = 60, epsilon = 1.0 }\n"
+        '[training]\ncohort_size = 1\n[aggregation]\nrule = "trimmed-mean"\n'
+    )
+    assert main(["what-if", "trust", str(path)]) == 2
+    assert "trimmed-mean needs single updates" in " ".join(capsys.readouterr().err.split())
+    assert main(["what-if", "trust", str(path), "--set", "aggregation.rule=mean"]) == 0
+
+
 def test_the_expected_noise_of_trust_is_that_of_the_plan():
     rng = np.random.default_rng(0)
     people = Population.from_arrays(sizes=[500] * 8, epsilon=rng.uniform(0.2, 2, 8), delta=1e-5)

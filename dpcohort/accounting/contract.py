@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.plain_text import counted
 
 Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
@@ -95,19 +96,20 @@ class Contract:
         choice("accountant", self.accountant, get_args(AccountantName))
         resolve_neighbours(self.sampler, self.neighbours)
         choice("trust", self.trust, get_args(Trust))
-        number("colluding", self.colluding, at_least=0)
         given: object = self.colluding
         whole = isinstance(given, Integral) or given == 0
+        try:
+            number("colluding", given, at_least=0, **({} if whole else {"below": 1}))
+        except InputError:
+            raise InputError(
+                "colluding",
+                given=given,
+                allowed="a whole number of members (0, 1, 2, ...), or a share of them below 1",
+            ) from None
         # Plain numbers, so that equal contracts are written alike.
         colluding = int(self.colluding) if whole else float(self.colluding)
         object.__setattr__(self, "colluding", colluding)
         object.__setattr__(self, "dropouts", whole_number("dropouts", self.dropouts, at_least=0))
-        if self.colluding >= 1 and not whole:
-            raise InputError(
-                "colluding",
-                given=self.colluding,
-                allowed="a whole number of members (1, 2, ...), or a share of them below 1",
-            )
         if self.trust == "local" and (self.colluding or self.dropouts):
             name = "colluding" if self.colluding else "dropouts"
             raise InputError(
@@ -133,9 +135,10 @@ class Contract:
         others = cohort_size - 1
         colluding = self.colluders(cohort_size)
         if colluding + self.dropouts > others:
+            known = f"only {counted(others, 'other')}" if others else "no others"
             raise InputError.because(
                 f"of a cohort of {cohort_size}, {colluding} may collude with the server and "
-                f"{self.dropouts} may drop out, but each member has only {others} others. Lower "
+                f"{self.dropouts} may drop out, but each member has {known}. Lower "
                 "privacy.colluding or privacy.dropouts, or raise training.cohort_size."
             )
         return cohort_size - colluding - self.dropouts

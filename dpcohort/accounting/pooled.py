@@ -29,7 +29,7 @@ import numpy as np
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
 from dpcohort.accounting.contract import Contract
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 
 if TYPE_CHECKING:
     from dpcohort.clients import Population
@@ -177,6 +177,14 @@ def refuse_unpoolable(
     """
     if not contract.is_pooled:
         return
+    if training.cohort_size < 2:
+        raise InputError(
+            "training.cohort_size",
+            given=training.cohort_size,
+            allowed="at least 2 where trust = 'pooled': one member has nobody to pool its noise "
+            "with",
+            next_step="Raise it, or set trust = 'local'.",
+        )
     contract.honest(training.cohort_size)
     if training.local_steps > 1:
         raise InputError(
@@ -426,4 +434,4 @@ def trust_in_words(trust: Mapping[str, Any]) -> str:
     )
     said = " and ".join(doubts) or "nobody helps it or drops out"
     seen = "pooled: the server sees the sum of a cohort only"
-    return f"{seen}; of {members} members {said}, so {shares}"
+    return f"{seen}; of {counted(members, 'member')} {said}, so {shares}"

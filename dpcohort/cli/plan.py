@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import choice
+from dpcohort.accounting.pooled import trust_terms
 from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
@@ -29,7 +30,7 @@ from dpcohort.cli.terminal import (
     sparkline,
 )
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 from dpcohort.report.plan_summary import plan_table, plan_values
 from dpcohort.runs.configured import (
     configured_data,
@@ -42,6 +43,7 @@ from dpcohort.runs.success import plan_warnings
 if TYPE_CHECKING:
     from dpcohort.config import Config
     from dpcohort.explain import ClientExplanation, Scenario
+    from dpcohort.plan import Plan
 
 
 def plan(
@@ -101,9 +103,30 @@ def plan(
     for words in plan_warnings(made):
         say(f"WARNING: {words}", style="yellow")
     say_never_drawn(made)
+    _say_undeployable(made)
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")
+
+
+def _say_undeployable(made: "Plan") -> None:
+    """That members may collude or vanish in numbers with which no masked sum is agreed on."""
+    if made.pooled is None:
+        return
+    trust = trust_terms(made.contract, made.training.cohort_size)
+    members, colluding = trust["cohort_size"], trust["colluding"]
+    most = members - (members + colluding) // 2 - 1
+    if trust["honest"] < 2:
+        say(
+            "note: for simulations only: each client counts on its own noise alone, so that masked "
+            "sums buy nothing. To deploy it set privacy.trust=local."
+        )
+    elif trust["dropouts"] > most:
+        say(
+            f"note: for simulations only: where {colluding} of {members} may collude, masked sums "
+            f"stand at most {counted(most, 'drop-out')}. To deploy it lower privacy.dropouts or "
+            "privacy.colluding, or raise training.cohort_size."
+        )
 
 
 def explain(
@@ -140,6 +163,11 @@ def explain(
         else:
             console.print(found.text())
         return
+    if source is not None and _is_source(alone) and not _is_source(source):
+        raise InputError.because(
+            f"{client} is what to look at, not a client. The client comes first: dpcohort explain "
+            f"{source} {client}"
+        )
     source = plan_place(source)
     from dpcohort.explain import explain_adaptive_client, explain_client
     from dpcohort.selection.rules import rule_from_settings
@@ -296,6 +324,10 @@ def _scenario_of(
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, changes)
         _refuse_adaptive(config)
+        pooled = ["privacy.trust=pooled"]
+        if config.training.cohort_size < 2:  # all clients in every cohort are looked at as well
+            pooled.append("training.cohort_size=2")
+        config.with_overrides(pooled)  # refuses what goes with local trust alone
         return _scenario(config)
     made = plan_from(source, clients, changes)
     if made.adaptive is not None:

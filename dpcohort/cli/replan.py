@@ -48,6 +48,10 @@ def replan(
     rounds: Annotated[
         int | None, Option(min=1, help="How many more; by default those that are left.")
     ] = None,
+    cohort_size: Annotated[
+        int | None,
+        Option(min=1, help="Draws in each round from now on; by default those of the run."),
+    ] = None,
     rule: Annotated[str | None, Option(help="Another rule than the run's.")] = None,
     drop_exhausted: Annotated[
         bool, Option("--drop-exhausted", help="Clients with nothing left leave.")
@@ -71,6 +75,7 @@ def replan(
         run,
         people,
         rounds=rounds,
+        cohort_size=cohort_size,
         rule=rule,
         drop_exhausted=drop_exhausted,
         seed=seed,
@@ -84,6 +89,10 @@ def replan(
         print_json({"plan": made.sha256, "rounds": made.training.rounds, "clients": changes})
         return
     _print(changes, made, rows)
+    if cohort_size is None and made.training.cohort_size != old.training.cohort_size:
+        say(
+            f"note: everybody was in every round; now all {made.training.cohort_size} who stay are."
+        )
     if out is None:
         say("Nothing was written: --out plan.json keeps the plan.")
         return

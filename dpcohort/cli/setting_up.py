@@ -157,6 +157,8 @@ def _for_table(
     kinds = {name: kind_of(cells) for name, cells in table.items() if name not in (*label, client)}
     features = [name for name, found in kinds.items() if found != "free text"]
 
+    names = sorted(set(client_names(str(client), table[str(client)])))
+
     def proposed(name: str) -> list[Any]:
         """What a column holds, where that may be told."""
         return values_of(table[name]) if public else []
@@ -190,6 +192,7 @@ def _for_table(
             target_bounds=ends(label[0]) if kind == "regression" else [],
             left_out=[name for name, found in kinds.items() if found == "free text"],
             test_public=public,
+            cohort_size=min(10, len(names)),
         )
 
     text = written(path.parent if path != Path("-") else Path())
@@ -202,7 +205,6 @@ def _for_table(
             text = rewritten(text, suggestions, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
-    names = sorted(set(client_names(str(client), table[str(client)])))
     said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
     steps = []
     if not clients.exists():

@@ -197,11 +197,15 @@ def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
         )
     planned, asked = asdict(found.training), asdict(config.training)
     given = config.values.get("training", {})
-    for key in [key for key in planned if key in given and planned[key] != asked[key]]:
-        if not quiet and key != "dimension":  # one that is wrong is refused
-            console.print(
-                f"note: the plan has training.{key} = {planned[key]}, the config {asked[key]}; the "
-                "plan counts."
+    # A dimension that is wrong is refused. What a promise means is told even where it is unsaid.
+    told = [("training", key) for key in planned if key in given and key != "dimension"]
+    told += [("privacy", key) for key in asdict(found.contract)]
+    planned, asked = planned | asdict(found.contract), asked | asdict(config.contract)
+    for section, key in [] if quiet else told:
+        if planned[key] != asked[key]:
+            say(
+                f"note: the plan has {section}.{key} = {planned[key]}, the config {asked[key]}; "
+                "the plan counts."
             )
     return found
 

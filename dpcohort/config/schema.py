@@ -107,7 +107,7 @@ class PrivacySection(Section):
     neighbours: Neighbours | None = None
     guard: Guard = "refuse"
     trust: Trust = "local"
-    colluding: int | float = 0
+    colluding: Any = 0  # a whole number or a share: `Contract` looks at both
     dropouts: int = 0
 
 

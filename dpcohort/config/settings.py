@@ -101,6 +101,8 @@ def within(section: str, error: InputError) -> ConfigProblem:
         'training.clip = 0 is not allowed: it must be above 0.'
     """
     parts = [int(p) if p.isdigit() else p for p in re.findall(r"[^.\[\] ]+", error.field)]
+    if error.field.startswith(f"{section}."):  # it names its section already
+        return (tuple(parts), str(error))
     joint = "." if error.field else ": "
     return ((*section.split("."), *parts), f"{section}{joint}{error}")
 
@@ -511,7 +513,9 @@ def _build(
         if (section := getattr(file, name)) is not None:
             made(name, check, section)
     if contract is not None and training is not None and settings is not None:
-        problems += _pooled_problems(file, contract, training)
+        told = {where for where, _ in problems}
+        pooled = _pooled_problems(file, contract, training)
+        problems += [problem for problem in pooled if problem[0] not in told]
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)

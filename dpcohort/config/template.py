@@ -54,8 +54,9 @@ def commented_config(example: str = "hospitals") -> str:
     return f"# {about['title']}\n# Next: {following}\n\n{population}\n{settings}\n{execution}"
 
 
-def _settings(batch: str, dimension: str, *, paper: bool = False) -> str:
+def _settings(batch: str, dimension: str, *, paper: bool = False, cohort_size: int = 10) -> str:
     return _text("settings").format(
+        cohort_size=cohort_size,
         batch=_TEXTS["batches"][batch],
         dimension=dimension,
         accountant="paper" if paper else "tight",
@@ -80,6 +81,7 @@ def table_config(
     target_bounds: Sequence[float] = (),
     left_out: Sequence[str] = (),
     test_public: bool = False,
+    cohort_size: int = 10,
 ) -> str:
     """A configuration with comments for a table of one's own; empty lists are for people to fill.
 
@@ -96,6 +98,7 @@ def table_config(
         target_bounds: of a number that is predicted.
         left_out: columns that are left out, which is said.
         test_public: whether results on the test records may be published.
+        cohort_size: draws in each round.
 
     Example:
         >>> text = table_config(table="t.csv", label="sick", client="ward", clients="c.csv",
@@ -129,7 +132,7 @@ def table_config(
     return _text("table").format(
         title=f"{', '.join([label] if isinstance(label, str) else label)} of {Path(table).name}",
         clients=_commented({"clients": clients}, {}).lstrip(),
-        settings=_settings("whole", dimension),
+        settings=_settings("whole", dimension, cohort_size=cohort_size),
         data=_commented(data, said),
         left_out=f"\n# left out, as free text: {', '.join(left_out)}" if left_out else "",
         test_public=str(test_public).lower(),

@@ -31,7 +31,7 @@ from dpcohort.clients.population import rows_with_lines
 from dpcohort.data.dataset import Dataset, dataset_from_arrays
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 from dpcohort.tasks import Task
 from dpcohort.text_files import number_in, of_file, read_utf8
 
@@ -233,7 +233,7 @@ class TableColumns:
             >>> columns = TableColumns(label="sick", bounds={"age": (0, 110)}, labels=(0, 1))
             >>> rows = {"age": [30, 200, -1, 300], "sick": [0, 1, 0, 1]}
             >>> columns.beyond_bounds(rows, np.array([True, True, True, False]), columns.task())
-            ['numbers of 3 public records beyond their bounds count as the bound: age 1 below and 1
+            ['of 3 public records, numbers beyond their bounds count as the bound: age 1 below and 1
              above [0, 110]. Records that are not public are cut off as well, and not counted.']
         """
         count = int(public.sum())
@@ -252,8 +252,9 @@ class TableColumns:
         if not found:
             return []
         return [
-            f"numbers of {count:,} public records beyond their bounds count as the bound: "
-            f"{', '.join(found)}. Records that are not public are cut off as well, and not counted."
+            f"of {counted(count, 'public record')}, numbers beyond their bounds count as the "
+            f"bound: {', '.join(found)}. Records that are not public are cut off as well, and not "
+            "counted."
         ]
 
     def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, number
-from dpcohort.accounting.pooled import sum_only
+from dpcohort.accounting.pooled import refuse_unpoolable, sum_only
 from dpcohort.accounting.segments import Charge, charges_in, left
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
@@ -563,6 +563,10 @@ def configured_plan(
             **config.report_settings,
             **common,
         )
+    try:
+        refuse_unpoolable(config.contract, training, config.draws, len(population))
+    except InputError as error:
+        raise config.problem("training", error) from None
     return make_plan(
         population,
         training,

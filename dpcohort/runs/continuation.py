@@ -35,7 +35,7 @@ from dpcohort.clients import Population
 from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan, RecordedRule, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs.folder import (
@@ -70,6 +70,7 @@ def replan(
     clients: Population,
     *,
     rounds: int | None = None,
+    cohort_size: int | None = None,
     rule: str | None = None,
     drop_exhausted: bool = False,
     seed: int | None = None,
@@ -81,10 +82,14 @@ def replan(
     joins, and epsilon, delta and size may have changed; an epsilon is the promise for everything,
     past and future. Rule, cohort size, clip and contract stay those of the run.
 
+    Where noise is pooled nobody is twice in a cohort. If everybody was in every round and fewer
+    stay, all who stay are in every round.
+
     Args:
         run: the run folder.
         clients: everybody who takes part from now on.
         rounds: how many more; by default those that the run has left.
+        cohort_size: of the rounds to come; by default that of the run.
         rule: name of another rule, with its default settings; needed where the run's own came from
             a package that is not installed.
         drop_exhausted: clients with nothing left leave; otherwise they are refused by name.
@@ -93,7 +98,8 @@ def replan(
 
     Raises:
         DataMissingError: there is no run.
-        InputError: it goes on elsewhere already, or has no round left and none are asked for.
+        InputError: it goes on elsewhere already, has no round left and none are asked for, or its
+            clients would count on fewer honest members than before.
         VerificationError: the run does not verify.
         BudgetExceededError: clients have nothing left; each is named, with how much it spent.
 
@@ -129,11 +135,12 @@ def replan(
     if rounds is None and left == 0:
         raise InputError.because(
             f"{folder} has done all of its {old.training.rounds} rounds. Say how many more: "
-            "--rounds N."
+            "--rounds N (in Python rounds=N)."
         )
     more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
-    training = replace(old.training, rounds=more)
     people = _who_goes_on(clients, before, drop=drop_exhausted)
+    members = _members(old, before, people, cohort_size)
+    training = replace(old.training, rounds=more, cohort_size=members)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before}
@@ -153,12 +160,54 @@ def replan(
     if rule is None and isinstance(old.adaptive.rule, RecordedRule):
         raise InputError.because(
             f"the rule {old.selection.rule!r} is not part of dpcohort: say where it is, "
-            "--rule MODULE:CLASS."
+            "--rule MODULE:CLASS (in Python rule='MODULE:CLASS')."
         )
     if old.terms is not None:
         common |= {"report_share": old.terms.share, "loss_bound": old.terms.loss_bound}
         common["reports"] = old.terms.mode
     return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
+
+
+def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: int | None) -> int:
+    """How large the cohorts are with which a run goes on.
+
+    Args:
+        old: the plan of the run.
+        before: what was spent so far.
+        people: who goes on.
+        asked: a size, if one is asked for.
+
+    Raises:
+        InputError: clients would count on fewer honest members than the run did.
+    """
+    size = old.training.cohort_size
+    if asked is not None:
+        size = whole_number("cohort_size", asked, at_least=1)
+    if old.pooled is None:
+        return size
+    contract, stay = old.contract, len(people)
+    if asked is None and size == len(old.population):
+        size = min(size, stay)
+    if asked is None and size > stay:
+        raise InputError.because(
+            f"cohorts have {size} members, {stay} clients go on, and nobody may be twice in a "
+            f"cohort whose noise is pooled. Say a size up to {stay}: --cohort-size N (in Python "
+            "cohort_size=N)."
+        )
+    spent = [one for one in before if any(history.steps for history in one.spent.values())]
+    relied = max((segment.honest for segment in spent), default=1)
+    needed = relied + contract.dropouts
+    while needed - contract.colluders(needed) - contract.dropouts < relied:
+        needed += 1
+    if size < needed:
+        raise InputError.because(
+            f"the clients of this run counted on {counted(relied, 'honest member')} of each "
+            f"cohort (privacy.colluding = {contract.colluding:g}, privacy.dropouts = "
+            f"{contract.dropouts}), and cohorts of {size} have fewer. It goes on in cohorts of at "
+            f"least {needed}: let more clients stay or join. Or begin a run of its own, whose "
+            "epsilon and delta add to what was spent: docs/how-to/join-leave-change.md."
+        )
+    return size
 
 
 def _refuse_unwritten_charges(folder: Path) -> None:
@@ -190,7 +239,7 @@ def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool
     if exhausted and not drop:
         raise BudgetExceededError(
             f"{nothing_left(exhausted)}\nRaise their epsilon, take them out of the list, or let "
-            "them leave: --drop-exhausted."
+            "them leave: --drop-exhausted (in Python drop_exhausted=True)."
         )
     kept = _without(clients, exhausted)
     if kept is None:

@@ -150,7 +150,8 @@ def begin_run(path: str | Path, *, again: bool = False, private: bool = False) -
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             words = "something else. Choose another name."
             if is_run(folder):
-                words = "a run. Go on with it (--resume), or choose another name."
+                go_on = "Go on with it (--resume; in Python resume=True)"
+                words = f"a run. {go_on}, or choose another name."
             raise InputError.because(f"{folder} exists and holds {words}")
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         (folder / RECEIPTS).mkdir(exist_ok=True)

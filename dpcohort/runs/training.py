@@ -111,7 +111,7 @@ class Recorder:
         if job.plan.before and job.after is None:
             raise InputError.because(
                 "the plan goes on from an earlier run, whose model and ledger are needed. Say "
-                "which: --after RUN."
+                "which: --after RUN (in Python after=RUN)."
             )
         if job.after is not None and out is None:
             raise InputError.because(
@@ -423,7 +423,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         "the rule": plan.selection.rule,
         "settings of the rule": dict(plan.selection.settings),
         **{f"training.{name}": value for name, value in asdict(plan.training).items()},
-        **{f"the {name}": value for name, value in plan.contract.to_dict().items()},
+        **{f"privacy.{name}": value for name, value in asdict(plan.contract).items()},
         "the number of clients": len(plan.population),
         "the seed of the schedule": plan.seed,
     }

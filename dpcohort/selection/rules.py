@@ -15,7 +15,7 @@ import numpy as np
 from dpcohort._lazy import names_on_use
 from dpcohort._validate import number
 from dpcohort.errors import InputError
-from dpcohort.plugins import make_rule
+from dpcohort.plugins import RULES, make_rule
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -65,6 +65,11 @@ def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
         ...
         dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
     """
+    if name in RULES["adaptive"]:
+        raise InputError.because(
+            f"the rule {name} is adaptive: it chooses each cohort during the training. Plan it "
+            "with make_adaptive_plan, or as selection.rule of a config."
+        )
     made: PlannedRule = make_rule("selection", name, settings)
     return made
 

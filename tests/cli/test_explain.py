@@ -39,6 +39,11 @@ def test_an_unknown_client_is_answered_with_the_nearest(terminal, config):
     assert "middle" in terminal.errors
 
 
+def test_a_client_in_the_place_of_the_source_is_told(terminal, config):
+    terminal("explain", config, "middle", code=2)
+    assert f"The client comes first: dpcohort explain middle {config}" in terminal.errors
+
+
 @pytest.fixture
 def own_rule(tmp_path, monkeypatch):
     (tmp_path / "own_rule_to_explain.py").write_text(PLUGIN)

@@ -62,6 +62,7 @@ def test_a_table_becomes_a_config_without_a_look_at_its_values(terminal, tmp_pat
     for value in ("sick", "well", "79,5", "79.5", "h1"):
         assert value not in text
     assert "left out, as free text: note" in text
+    assert "cohort_size = 3 " in text  # as many as there are clients
     terminal("plan", path, code=2)
     assert "data.bounds.age is not filled in (and so are categories.smoker)" in terminal.errors
     filled = text.replace("age = []", "age = [0, 110]").replace("smoker = []", 'smoker = ["no"]')

@@ -62,6 +62,47 @@ def test_a_frozen_plan_trains_the_very_same_model(terminal, wards, tmp_path):
     assert verify_run(tmp_path / "B").holds
 
 
+def test_a_frozen_plan_with_another_promise_than_the_config_says_so(terminal, wards, tmp_path):
+    pooled = ["privacy.trust=pooled", "privacy.colluding=1", "privacy.neighbours=replace-one"]
+    changes = [word for change in pooled for word in ("--set", change)]
+    notes = (
+        ("trust", "pooled", "local"),
+        ("colluding", "1", "0"),
+        ("neighbours", "replace-one", "zero-out"),
+    )
+    for name, planned, asked in (("A", changes, []), ("B", [], changes)):
+        plan = tmp_path / f"{name}.json"
+        terminal("plan", wards, *planned, "--out", plan)
+        run = ["--plan", plan, "--out", tmp_path / name, "--device", "cpu"]
+        shown = terminal("train", wards, *asked, *run)
+        for key, one, other in notes:
+            said = (one, other) if planned else (other, one)
+            words = f"the plan has privacy.{key} = {said[0]}, the config {said[1]}; the plan counts"
+            assert words in shown
+        assert "privacy.sampler" not in shown
+
+
+def test_a_ward_leaves_where_all_were_in_every_round(terminal, wards, tmp_path):
+    pooled = ["--set", "privacy.trust=pooled", "--set", "training.cohort_size=4"]
+    run, plan = tmp_path / "A", tmp_path / "go.json"
+    terminal(
+        "train", wards, *pooled, "--set", "privacy.colluding=1", "--out", run, "--device", "cpu"
+    )
+    new = write_clients(tmp_path / "new.csv", {n: (60, 3 * e) for n, (_, e) in WARDS.items()})
+    assert "who stay" not in terminal("replan", run, "--clients", new, "--rounds", 2)
+    new.write_text("".join(new.read_text().splitlines(keepends=True)[:-1]))
+    ask = ["replan", run, "--clients", new, "--rounds", 2]
+    terminal(*ask, code=2)
+    assert "counted on 3 honest members" in terminal.errors
+    terminal(*ask, "--cohort-size", 2, code=2)
+
+    terminal("train", wards, *pooled, "--set", "privacy.colluding=0.5", "--out", tmp_path / "B",
+             "--device", "cpu")  # fmt: skip
+    ask[1] = tmp_path / "B"
+    assert "now all 3 who stay are" in terminal(*ask, "--out", plan)
+    assert Plan.load(plan).training.cohort_size == 3
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -283,7 +283,7 @@ def _write_ages(config, ages: dict[tuple[str, bool], float]) -> None:
 
 def test_what_lies_beyond_bounds_is_counted_in_public_records_and_in_no_others(config):
     said = (
-        "numbers of {} public records beyond their bounds count as the bound: age {} below and {} "
+        "of {} public records, numbers beyond their bounds count as the bound: age {} below and {} "
         "above [0, 110]."
     )
     beyond = {("a", True): -1, ("b", True): 200, ("a", False): 300, ("b", False): -4}

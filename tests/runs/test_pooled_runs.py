@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort import Population
+from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
@@ -166,6 +166,55 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     forgetful = replace(later, before=(replace(later.before[0], honest=1),))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
+
+
+def test_a_run_is_not_resumed_with_another_trust(run, plan, digits, tmp_path):
+    local = small_plan(accountant=Contract())
+    asked = {"device": "cpu", "resume": True}
+    with pytest.raises(InputError, match=r"privacy\.trust was 'pooled' and is 'local'"):
+        train(local, "logistic", digits, out=run, **asked)
+    train(local, "logistic", digits, out=tmp_path / "local", device="cpu")
+    with pytest.raises(InputError, match=r"privacy\.trust was 'local' and is 'pooled'"):
+        train(plan, "logistic", digits, out=tmp_path / "local", **asked)
+    for name, value in (("colluding", 1), ("dropouts", 1)):
+        other = small_plan(accountant=replace(HALF, **{name: value}))
+        with pytest.raises(
+            InputError, match=rf"privacy\.{name} was {getattr(HALF, name)} and is 1"
+        ):
+            train(other, "logistic", digits, out=run, **asked)
+
+
+def test_where_everybody_was_in_every_round_a_client_can_leave(digits, tmp_path):
+    def people(count, epsilon):
+        ids = [f"c{k}" for k in range(count)]
+        return Population.from_arrays(ids=ids, sizes=[60] * count, epsilon=epsilon, delta=1e-5)
+
+    trust = Contract(trust="pooled", colluding=0.5, dropouts=1)
+    settings = Training(rounds=3, cohort_size=6, sampling_rate=1.0, dimension=650)
+    all_of_them = make_plan(people(6, 1.0), settings, accountant=trust, seed=0)
+    first = tmp_path / "first"
+    train(all_of_them, "logistic", digits, out=first, device="cpu")
+    with pytest.raises(InputError, match=r"2 honest members .* cohorts of at least 5"):
+        replan(first, people(4, 3.0), rounds=2)
+    with pytest.raises(InputError, match=r"2 honest members .* cohorts of 4 have fewer"):
+        replan(first, people(5, 3.0), rounds=2, cohort_size=4)
+    with pytest.raises(InputError, match=r"cohort_size = 6 .* at most 5"):
+        replan(first, people(5, 3.0), rounds=2, cohort_size=6)
+    later = replan(first, people(5, 3.0), rounds=2, seed=1)
+    assert later.training.cohort_size == 5
+    assert later.pooled.honest == later.before[0].honest == 2
+    train(later, "logistic", digits, after=first, out=tmp_path / "later", device="cpu")
+    assert verify_run(tmp_path / "later").holds
+    # They are five now: with others that join, cohorts stay as they are or are as asked.
+    more = replan(tmp_path / "later", people(7, 9.0), rounds=2, cohort_size=7)
+    assert more.training.cohort_size == 7
+
+
+def test_cohorts_that_are_too_large_for_who_stays_are_told(run, plan):
+    old = plan.population
+    few = Population.from_clients([old[k] for k in range(3)])
+    with pytest.raises(InputError, match=r"4 members, 3 clients .* --cohort-size N"):
+        replan(run, few.with_scaled_budgets(3.0, 1.0), rounds=2)
 
 
 def test_what_needs_single_updates_is_refused_by_every_door(plan, digits):
