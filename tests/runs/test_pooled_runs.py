@@ -159,6 +159,27 @@ def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_pat
     assert words.count(f"ε = {alone:.4g}") >= 3
     assert f"ε = {worst.trust['alone_epsilon']:.4g}" not in words
 
+    settings = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**settings, "charges": {"spent": 3}}))
+    broken = report_of_runs(read_groups([folder]))
+    assert any("not as any run writes it" in problem.message for problem in broken.problems)
+    assert {row.name for row in broken.rows} >= set(names)
+
+
+def test_the_receipt_of_a_ledger_says_on_whom_its_runs_count():
+    of_run = {
+        "run": "A", "counted_draws": 3, "accepted_draws": 4, "released_draws": 3,
+        "unreleased_draws": 0, "steps": 3, "noise_multiplier": 2.0, "sampling_rate": 0.1,
+        "certified_epsilon": 0.9, "promised_epsilon": 1.0, "neighbours": "zero-out",
+    }  # fmt: skip
+    pool = {"honest": 3, "unmasked": 3, "alone_epsilon": 2.75}
+    receipt = Receipt(
+        client="ward", neighbours="zero-out", promised_epsilon=1.0, delta=1e-5,
+        certified_epsilon=0.9, across_runs="composed", runs=({**of_run, "pool": pool}, of_run),
+    )  # fmt: skip
+    words = "with 3 honest in each cohort; epsilon 2.75 if all others collude"
+    assert receipt.text().count(words) == 1
+
 
 @pytest.mark.parametrize("key", ["alone_epsilon", "honest", "weight", "share"])
 def test_a_receipt_that_lies_about_others_is_found_out(run, key):
