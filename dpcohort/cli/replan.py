@@ -185,6 +185,8 @@ def _changes(
             row["draws"] = int(new.schedule.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
             row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
+            if new.pooled is not None:
+                row["alone_epsilon"] = float(new.pooled.alone_epsilon[k]) + paid
         if delta == delta and (past.steps or paid):
             row["spent"] = paid + (past.epsilon(delta) if past.steps else 0.0)
         if paid:
@@ -197,7 +199,8 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
     from rich.text import Text
 
     table = new_table("client", "change", close=True, overflow="fold")
-    for title in ("epsilon", "spent", "in the end", "draws", "noise z"):
+    alone = [] if plan.pooled is None else ["alone"]
+    for title in ("epsilon", "spent", "in the end", *alone, "draws", "noise z"):
         table.add_column(title, justify="right", no_wrap=True)
     order = sorted(changes, key=lambda row: row["change"] == "stays")
     for row in order[:rows]:
@@ -208,6 +211,7 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
             "public" if stays and public else "-" if public else f"{row['epsilon']:.4g}",
             "-" if row["spent"] is None else f"{row['spent']:.4g}",
             "-" if public else f"{row['certified_epsilon']:.4g}",
+            *("-" if public else f"{row['alone_epsilon']:.4g}" for _ in alone),
             str(row["draws"]) if stays else "-",
             "-" if public or row["draws"] == 0 else f"{row['noise_multiplier']:.4g}",
         )
@@ -216,6 +220,8 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
         console.print(f"... and {len(order) - rows} more that stay or change (--rows, --json)")
     if any("charged" in row for row in changes):
         say("Spent includes what an estimate of bounds, or tuning, had taken before any training.")
+    if alone:
+        say("Alone: what is spent in the end if all others collude with the server.")
     many = "run" if len(plan.before) == 1 else "runs"
     say(
         f"{plan.training.rounds} more rounds after {len(plan.before)} {many}; every epsilon is "

@@ -454,16 +454,22 @@ def picture(title: str, record: RoundRecord, run: Run, time_left: str = "") -> R
 
 def round_sentence(record: RoundRecord, run: Run) -> str:
     """One round in one line, for a pipe or a log."""
+    from dpcohort.runs.callbacks import added_noise
+
     total = run.plan.training.rounds
     if record.lost:
         return f"round {record.round + 1}/{total}  lost in a crash; counted, not computed again"
     found = record.scored
     metric = run.metric
     score = "" if found is None else f"  {metric.words} {metric.text(found.score)}"
-    low, high = min(record.noise_stds), max(record.noise_stds)
+    added = added_noise(record, run)
+    low, high = min(added), max(added)
+    noise = f"noise {low:.3g} to {high:.3g}"
+    if run.plan.pooled is not None:
+        noise = f"shares of noise {low:.3g}" + (f" to {high:.3g}" if low < high else "")
     names = [run.plan.population.ids[client] for client in record.clients]
     shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
-    return f"round {record.round + 1}/{total}{score}  noise {low:.3g} to {high:.3g}  {shown}"
+    return f"round {record.round + 1}/{total}{score}  {noise}  {shown}"
 
 
 @contextmanager
@@ -489,13 +495,16 @@ def _rows() -> Table:
 
 def _cohort(record: RoundRecord, run: Run) -> Table:
     table = _rows()
-    worst = max(record.noise_stds) or 1.0
-    pairs = sorted(zip(record.noise_stds, record.clients, strict=True))
-    for std, client in pairs[:_COHORT]:
+    pooled, kind, levels = run.plan.pooled, "noise", list(record.noise_stds)
+    if pooled is not None:  # all add the same noise, and speak more or less loudly
+        kind, levels = "weight", [float(pooled.weights[client]) for client in record.clients]
+    largest = max(levels) or 1.0
+    pairs = sorted(zip(levels, record.clients, strict=True), reverse=pooled is not None)
+    for level, client in pairs[:_COHORT]:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"
         name = Text(one_line(run.plan.population.ids[client]))
-        table.add_row("  heard", name, budget, f"noise {std:.3g}", _Bar(std / worst))
+        table.add_row("  heard", name, budget, f"{kind} {level:.3g}", _Bar(level / largest))
     if len(pairs) > _COHORT:
         table.add_row("", f"and {len(pairs) - _COHORT} more")
     return table

@@ -266,7 +266,7 @@ def worth(
         print_json({**found.to_dict(), **told})
         return
     _print_curve(found)
-    _print_gains(found)
+    _print_gains(found, weighted=config.contract.is_pooled)
     _explain_score(found.scored_by)
     say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
     if needed is not None and target is not None:
@@ -296,13 +296,12 @@ def _print_curve(found: Worth) -> None:
     console.print(table)
 
 
-def _print_gains(found: Worth) -> None:
+def _print_gains(found: Worth, *, weighted: bool) -> None:
     if not found.gains:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
-    table = new_table(
-        "client", numbers=["epsilon", "drawn", "noise", f"predicted {found.scored_by}"]
-    )
+    heard = "weight" if weighted else "drawn"
+    table = new_table("client", numbers=["epsilon", heard, "noise", f"predicted {found.scored_by}"])
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

@@ -20,7 +20,7 @@ from typer import Argument, Option
 from dpcohort._validate import choice, number
 from dpcohort.cli.terminal import JsonOption, LetterOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,9 +66,10 @@ def _print_verification(verification: Verification) -> None:
         f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
     if verification.alone_epsilon is not None:
+        honest = counted(verification.honest, "honest member")
         console.print(
-            f"  pooled: that counts on {verification.honest} honest members of each cohort; if all "
-            f"others collude, a client has spent epsilon {verification.alone_epsilon:.4g} at most"
+            f"  pooled: that counts on {honest} of each cohort; if all others collude, a client "
+            f"has spent epsilon {verification.alone_epsilon:.4g} at most"
         )
     for finding in verification.findings[:_SHOWN]:
         say(f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}")
@@ -102,18 +103,20 @@ def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> Non
     from dpcohort.report.html.letter import write_letter
 
     k = run.plan.population.index_of(receipt.client)
-    history = run.plan.charged_history(
-        k,
-        draws=int(run.ledger.draws[k]),
-        reports=0 if run.reports is None else int(run.reports[k]),
-    )
-    risk = None
+    made = 0 if run.reports is None else int(run.reports[k])
+    draws = int(run.ledger.draws[k])
+    history = run.plan.charged_history(k, draws=draws, reports=made)
+    risk, alone = None, None
     if history is not None and receipt.delta is not None:
         risk = attack_risk(history, delta=receipt.delta)
+        own = run.plan.if_alone.charged_history(k, draws=draws, reports=made)
+        if own is not None and own != history:
+            alone = attack_risk(own, delta=receipt.delta)
     write_letter(
         path,
         receipt,
         risk=risk,
+        alone=alone,
         history=history,
         commands=[
             ["dpcohort", "verify", str(shown)],

@@ -19,11 +19,21 @@ from dpcohort.round_record import RoundRecord
 from dpcohort.runs.run import Run
 
 
+def added_noise(record: RoundRecord, run: Run) -> list[float]:
+    """What each draw of a round really added: where noise is pooled, its share."""
+    pooled = run.plan.pooled
+    if pooled is None:
+        return list(record.noise_stds)
+    shares = pooled.shares[list(record.clients)] * run.plan.training.clip
+    return [float(share) for share in shares]
+
+
 def _scalars(record: RoundRecord, run: Run) -> Iterator[tuple[str, float]]:
     """The numbers of a round that may be told."""
     if record.noise_stds:
-        yield "noise/largest", max(record.noise_stds)
-        yield "noise/smallest", min(record.noise_stds)
+        noise = added_noise(record, run)
+        yield "noise/largest", max(noise)
+        yield "noise/smallest", min(noise)
     for name, found in (("model", record.test), ("average", record.test_average)):
         if found is not None:
             yield f"{run.metric.name}/{name}", found.score

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,7 +149,7 @@ class Receipt:
         before: of a run that goes on from others, what the client did in each of them, and on how
             many honest members that counts if not on itself alone.
         trust: where noise is pooled, on whom the certified epsilon counts, the client's weight and
-            share of noise, and its epsilon if all others collude.
+            share of noise, and the training's epsilon if all others collude.
 
     Example:
         >>> Receipt(client="a", neighbours="replace-one", promised_epsilon=1.0, delta=1e-5,
@@ -218,10 +218,18 @@ class Receipt:
     @property
     def total_epsilon(self) -> float | None:
         """What charges and training spent together, at ``total_delta``; None where not known."""
-        if self.charged is None or self.certified_epsilon is None:
-            return self.certified_epsilon
+        return self._with_charges(self.certified_epsilon)
+
+    @property
+    def total_alone_epsilon(self) -> float | None:
+        """The same if all others collude; None where trust is not pooled."""
+        return None if self.trust is None else self._with_charges(self.trust["alone_epsilon"])
+
+    def _with_charges(self, epsilon: float | None) -> float | None:
+        if self.charged is None or epsilon is None:
+            return epsilon
         paid: float = self.charged["estimate_epsilon"] + self.charged["tuning_epsilon"]
-        return paid + self.certified_epsilon
+        return paid + epsilon
 
     @property
     def total_delta(self) -> float | None:
@@ -230,6 +238,31 @@ class Receipt:
             return self.delta
         paid: float = self.charged["estimate_delta"] + self.charged["tuning_delta"]
         return paid + self.delta
+
+    def in_all(self) -> Receipt:
+        """The receipt with the whole promise, and with all that was spent of it.
+
+        Example:
+            >>> took = {"promised_epsilon": 1.0, "promised_delta": 1e-5, "estimate_epsilon": 0.1,
+            ...         "estimate_delta": 0.0, "tuning_epsilon": 0.0, "tuning_delta": 0.0}
+            >>> receipt = Receipt(client="a", neighbours="zero-out", promised_epsilon=0.9,
+            ...                   delta=1e-5, certified_epsilon=0.5, charged=took)
+            >>> receipt.in_all().promised_epsilon, receipt.in_all().certified_epsilon
+            (1.0, 0.6)
+        """
+        if self.charged is None:
+            return self
+        whole, spent, trust = self.charged, self.total_epsilon, self.trust
+        if spent is not None and self.holds:  # parts that are added up are rounded
+            spent = min(spent, whole["promised_epsilon"])
+        return replace(
+            self,
+            promised_epsilon=whole["promised_epsilon"],
+            delta=whole["promised_delta"],
+            certified_epsilon=spent,
+            trust=None if trust is None else {**trust, "alone_epsilon": self.total_alone_epsilon},
+            charged=None,
+        )
 
     @property
     def unused_epsilon(self) -> float | None:
@@ -255,6 +288,9 @@ class Receipt:
         if self.charged is not None:
             values |= {"total_epsilon": self.total_epsilon, "total_delta": self.total_delta}
             keys = (*keys, "charged", "total_epsilon", "total_delta")
+            if self.trust is not None:
+                values["total_alone_epsilon"] = self.total_alone_epsilon
+                keys = (*keys, "total_alone_epsilon")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -264,7 +300,10 @@ class Receipt:
         Raises:
             InputError: a key is missing or unknown.
         """
-        computed = ("holds", "unused_epsilon", "total_epsilon", "total_delta")
+        computed = (
+            *("holds", "unused_epsilon", "total_epsilon", "total_delta"),
+            "total_alone_epsilon",
+        )
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
         unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *_TOLD, "charged", *computed})
         if missing or unknown:
@@ -298,6 +337,7 @@ class Receipt:
                 f"records (rate {self.sampling_rate:.4g})"
             )
         honest, trust, alone, total = "", [], [], []
+        together = ", all runs together" if self.before else ""
         if self.trust is not None:
             members = self.trust["honest"]
             honest = f" with {members} honest member{'' if members == 1 else 's'}"
@@ -306,10 +346,11 @@ class Receipt:
                 f"  weight     {self.trust['weight']:.4g} on its mean gradient, "
                 f"{self.trust['share']:.4g} C of noise as its share",
             ]
+            counted = together + ("" if self.charged is None else ", what was charged included")
             alone = [
-                f"  alone      epsilon {_shown(self.trust['alone_epsilon'])} if all others collude "
-                "with the server: nothing but its own share of noise protects it then"
-                f"{'' if self.charged is None else ' (the training; what was charged is on top)'}",
+                f"  alone      epsilon {_shown(self.total_alone_epsilon)}{counted}"
+                f"{',' if counted else ''} if all others collude with the server: nothing but its "
+                "own share of noise protects it then",
                 f"  open       {NOT_POOLED_AWAY}",
             ]
         if self.charged is not None:
@@ -332,7 +373,7 @@ class Receipt:
             *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
-            f"{', all runs together' if self.before else ''}{honest}, computed anew. "
+            f"{together}{honest}, computed anew. "
             f"{self._verdict('BROKEN') if self.charged is None else ''}".rstrip(),
             *alone,
             *total,
@@ -437,6 +478,11 @@ class Receipt:
                     **run, asked=asked
                 )
             )
+            if "pool" in run:
+                lines[-1] += (
+                    ", with {honest} honest in each cohort; epsilon {alone_epsilon:.5g} if all "
+                    "others collude".format(**run["pool"])
+                )
         if self.runs:
             lines.append(
                 "  (of a run's two epsilons the first is that of a number of draws fixed "
@@ -522,8 +568,11 @@ def make_receipts(
     chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     alone = spent
-    if plan.pooled is not None:
-        alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=method)
+    if plan.pooled is not None and plan.pooled.honest > 1:
+        # By the accountant of the plan, so that both say the same; verify asks the other one too.
+        once = "pld" if method == "auto" else method
+        alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=once)
+        alone = np.maximum(alone, spent)  # a bound on less noise bounds what more noise spends
     population = plan.population
     return [
         Receipt(

@@ -99,7 +99,7 @@ class Verification:
         findings: everything found.
         honest: members on whom each promise counts; 1 where trust is local.
         alone_epsilon: where trust is pooled, the largest epsilon of a client that all others
-            collude against; None elsewhere.
+            collude against, charges included; None elsewhere.
     """
 
     path: str
@@ -161,7 +161,7 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
             "are counted.",
         )
     held = [
-        r
+        r.in_all()
         for r in truth
         if not r.public
         and (r.spent_draws or r.before or r.charged or (r.reports or {}).get("spent"))

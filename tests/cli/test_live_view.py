@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.accounting import Contract
 from dpcohort.cli.train import TrainingView, picture, round_sentence, watching
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import train
@@ -57,6 +58,19 @@ def test_one_line_a_round_in_a_pipe(run):
     lines = screen.file.getvalue().splitlines()
     assert len(lines) == 4
     assert lines[-1].startswith("round 4/4  accuracy ")
+
+
+def test_where_noise_is_pooled_shares_and_weights_are_shown():
+    clients = Population.from_arrays(sizes=[250] * 4, epsilon=[0.5, 1.0, 2.0, 4.0], delta=1e-5)
+    settings = Training(rounds=2, cohort_size=4, sampling_rate=0.1, dimension=650, clip=0.5)
+    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="pooled"))
+    run = train(plan, "logistic", "digits", device="cpu")
+    assert f"  shares of noise {plan.pooled.share / 2:.3g}  " in round_sentence(run.history[0], run)
+    screen = Console(file=io.StringIO(), width=100, color_system=None)
+    screen.print(picture("x", run.history[0], run))
+    shown = screen.file.getvalue()
+    assert all(f"weight {weight:.3g}" in shown for weight in plan.pooled.weights)
+    assert "noise" not in shown
 
 
 def test_a_lost_round_is_said(run):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting import Event, History, attack_risk
+from dpcohort.accounting import Contract, Event, History, attack_risk
 from dpcohort.runs import Run, train
 
 
@@ -65,6 +65,25 @@ def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     # A simulation is never passed off as a promise kept.
     assert "NOT PRIVATE" in text
     assert "The promise was kept" not in text
+
+
+def test_the_letter_of_a_pooled_run_has_rates_with_and_without_the_others(terminal, tmp_path):
+    clients = Population.from_arrays(
+        ids=["a", "b"], sizes=[600] * 2, epsilon=[1.0, 2.0], delta=1e-5
+    )
+    settings = Training(rounds=2, cohort_size=2, sampling_rate=0.1, dimension=650)
+    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="pooled"))
+    train(plan, "logistic", "digits", out=tmp_path / "run", device="cpu")
+    terminal("receipt", tmp_path / "run", "b", "--letter", tmp_path / "letter.html")
+    text = (tmp_path / "letter.html").read_text()
+    draws = int(plan.schedule.counts[1])
+    rates = [
+        attack_risk(one.charged_history(1, draws=draws), delta=1e-5).hits(0.05)
+        for one in (plan, plan.if_alone)
+    ]
+    assert rates[0] < rates[1]
+    assert f"<strong>{math.ceil(1000 * rates[0]) / 10:.1f} %</strong>" in text
+    assert f">{math.ceil(1000 * rates[1]) / 10:.1f} %</td>" in text
 
 
 def test_the_letter_of_a_private_run(terminal, run, tmp_path):

@@ -167,6 +167,20 @@ def test_wards_leave_join_change_and_bring_records(terminal, wards, tmp_path):
     assert Run.load(again).receipt("west").certified_epsilon > 8
 
 
+def test_the_table_says_what_is_spent_if_all_others_collude(terminal, wards, tmp_path):
+    pooled = ["--set", "privacy.trust=pooled", "--set", "training.cohort_size=4"]
+    terminal("train", wards, "--out", tmp_path / "A", "--device", "cpu", *pooled)
+    more = {name: (size, 2 * epsilon) for name, (size, epsilon) in WARDS.items()}
+    new = write_clients(tmp_path / "new.csv", more)
+    asked = ["replan", tmp_path / "A", "--clients", new, "--rounds", 2, "--seed", 1]
+    plan = tmp_path / "go.json"
+    shown = terminal(*asked, "--out", plan)
+    assert "if all others collude with the server" in shown
+    found = json.loads(terminal(*asked, "--json"))["clients"]
+    assert [row["alone_epsilon"] for row in found] == Plan.load(plan).pooled.alone_epsilon.tolist()
+    assert all(f"{row['alone_epsilon']:.4g}" in shown for row in found)
+
+
 def test_after_needs_a_plan_and_a_run(terminal, wards, tmp_path):
     terminal("train", wards, "--after", tmp_path / "A", "--out", tmp_path / "B", code=2)
     assert "--after goes with a plan" in terminal.errors

@@ -98,5 +98,9 @@ def test_worth_says_what_budgets_buy(terminal, mine, tmp_path):
     assert json.loads((tmp_path / "worth.json").read_text()) == found
     assert [point["factor"] for point in found["factors"]] == [1.0, 4.0]
     assert found["gains"][0]["noise"] < 1
+    assert "drawn" in out
+    pooled = terminal("worth", mine, "--set", "privacy.trust=pooled", *few)
+    assert "weight" in pooled
+    assert "drawn" not in pooled
     terminal("worth", mine, "--target", 80, code=2)
     assert "--target" in terminal.errors

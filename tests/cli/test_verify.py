@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.accounting import Contract
 from dpcohort.runs import train
 
 
@@ -24,6 +25,17 @@ def test_a_good_run(terminal, run):
     shown = terminal("verify", run)
     assert "holds; 2 promises and 3 rounds checked" in shown
     assert terminal.json("verify", run)[0]["holds"]
+
+
+def test_on_how_many_members_a_pooled_run_counts(terminal, tmp_path):
+    clients = Population.from_arrays(sizes=[400] * 3, epsilon=[0.5, 1.0, 5.0], delta=1e-5)
+    settings = Training(rounds=2, cohort_size=3, sampling_rate=0.1, dimension=650)
+    for colluding, words in ((0, "3 honest members"), (2, "1 honest member")):
+        trust = Contract(trust="pooled", colluding=colluding)
+        plan = make_plan(clients, settings, seed=0, accountant=trust)
+        train(plan, "logistic", "digits", out=tmp_path / words, device="cpu")
+        shown = " ".join(terminal("verify", tmp_path / words).split())
+        assert f"counts on {words} of each cohort" in shown
 
 
 def test_an_overspend_ends_with_code_1_and_names_client_and_numbers(terminal, run):

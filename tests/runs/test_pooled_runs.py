@@ -12,6 +12,7 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
+from dpcohort.accounting.segments import Charge
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
@@ -19,11 +20,15 @@ from dpcohort.explain import explain_client
 from dpcohort.lab.schemes.simulation import Simulation
 from dpcohort.plan import Plan
 from dpcohort.report.html.letter import write_letter
+from dpcohort.report.html.page import report_of_runs
+from dpcohort.report.html.sources import read_groups
 from dpcohort.report.plan_summary import plan_values
-from dpcohort.runs import train, verify_run
+from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.configured import described_charges
 from dpcohort.runs.continuation import replan, segment_of
 from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.runs.training import train_job
 from dpcohort.tuning.charged import _refuse_what_does_not_fit
 
 from .conftest import small_plan
@@ -76,6 +81,8 @@ def test_the_letter_says_both_and_what_is_not_protected(plan, tmp_path):
     receipt = make_receipts(plan, plan.schedule.counts)[1]
     write_letter(tmp_path / "letter.html", receipt, risk=None)
     words = " ".join((tmp_path / "letter.html").read_text().split())
+    assert "however much they compute" not in words
+    assert "whoever breaks the masks' encryption" in words
     alone = f"ε = {receipt.trust['alone_epsilon']:.4g}"
     assert words.count(alone) >= 3
     assert f"ε = {receipt.certified_epsilon:.4g} with 2 honest members" in words
@@ -99,7 +106,79 @@ def test_a_run_verifies_with_both_epsilons(run, plan):
     found = verify_run(run)
     assert found.findings == ()
     assert found.honest == 2
-    assert found.alone_epsilon == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
+    assert found.alone_epsilon == np.nanmax(plan.pooled.alone_epsilon)
+
+
+def test_plan_and_receipt_say_the_same_of_a_client_alone(plan):
+    for receipt in make_receipts(plan, plan.schedule.counts):
+        if not receipt.public:
+            assert receipt.trust["alone_epsilon"] == receipt.trust["planned_alone_epsilon"]
+
+
+@pytest.mark.parametrize("trust", [Contract(), HALF], ids=["local", "pooled"])
+def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_path):
+    plan, folder = small_plan(accountant=trust), tmp_path / "run"
+    held = np.flatnonzero(~plan.population.public).tolist()
+    names = [plan.population.ids[k] for k in held]
+    whole = {
+        name: (float(plan.population.epsilon[k]) + 0.8, 1e-5)
+        for name, k in zip(names, held, strict=True)
+    }
+    paid = Charge(what="estimate", id="", private=False, spent=dict.fromkeys(names, (0.8, 0.0)))
+    job = make_job(plan, "logistic", digits, device="cpu")
+    train_job(replace(job, charges=described_charges(whole, [paid])), out=folder)
+
+    report = report_of_runs(read_groups([folder]))
+    rows = {row.name: row for row in report.rows}
+    receipts = {name: Run.load(folder).receipt(name) for name in names}
+    for name, receipt in receipts.items():
+        assert rows[name].epsilon == whole[name][0]
+        assert rows[name].spent == pytest.approx(receipt.total_epsilon, rel=1e-3)
+        assert (
+            f"{whole[name][0]:.4g} in all, and 0.8 of that was spent before" in rows[name].sentence
+        )
+    found = verify_run(folder)
+    assert found.holds
+    totals = [receipts[name].total_epsilon / whole[name][0] for name in names]
+    assert found.tightest == pytest.approx(max(totals), rel=1e-9)
+    if not trust.is_pooled:
+        assert receipts[names[0]].total_alone_epsilon is None
+        return
+
+    worst = max(receipts.values(), key=lambda receipt: receipt.total_alone_epsilon)
+    alone = worst.trust["alone_epsilon"] + 0.8
+    assert worst.to_dict()["total_alone_epsilon"] == alone
+    assert Receipt.from_dict(worst.to_dict()) == worst
+    assert f"alone      epsilon {alone:.5g}, what was charged included," in worst.text()
+    assert found.alone_epsilon == alone
+    assert rows[worst.client].alone == alone
+    cards = {name: value for name, value, _ in report.cards}
+    assert cards["If all others collude"] == f"ε {alone:.3g}"
+    write_letter(tmp_path / "letter.html", worst, risk=None)
+    words = (tmp_path / "letter.html").read_text()
+    assert words.count(f"ε = {alone:.4g}") >= 3
+    assert f"ε = {worst.trust['alone_epsilon']:.4g}" not in words
+
+    settings = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**settings, "charges": {"spent": 3}}))
+    broken = report_of_runs(read_groups([folder]))
+    assert any("not as any run writes it" in problem.message for problem in broken.problems)
+    assert {row.name for row in broken.rows} >= set(names)
+
+
+def test_the_receipt_of_a_ledger_says_on_whom_its_runs_count():
+    of_run = {
+        "run": "A", "counted_draws": 3, "accepted_draws": 4, "released_draws": 3,
+        "unreleased_draws": 0, "steps": 3, "noise_multiplier": 2.0, "sampling_rate": 0.1,
+        "certified_epsilon": 0.9, "promised_epsilon": 1.0, "neighbours": "zero-out",
+    }  # fmt: skip
+    pool = {"honest": 3, "unmasked": 3, "alone_epsilon": 2.75}
+    receipt = Receipt(
+        client="ward", neighbours="zero-out", promised_epsilon=1.0, delta=1e-5,
+        certified_epsilon=0.9, across_runs="composed", runs=({**of_run, "pool": pool}, of_run),
+    )  # fmt: skip
+    words = "with 3 honest in each cohort; epsilon 2.75 if all others collude"
+    assert receipt.text().count(words) == 1
 
 
 @pytest.mark.parametrize("key", ["alone_epsilon", "honest", "weight", "share"])
@@ -163,6 +242,9 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     assert (plan.pooled.alone_epsilon[both] < later.pooled.alone_epsilon[both]).all()
     train(later, "logistic", digits, after=run, out=tmp_path / "later", device="cpu")
     assert verify_run(tmp_path / "later").holds
+    receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])
+    told = f"epsilon {receipt.trust['alone_epsilon']:.5g}, all runs together, if all others collude"
+    assert told in receipt.text()
     forgetful = replace(later, before=(replace(later.before[0], honest=1),))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")

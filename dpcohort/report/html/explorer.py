@@ -12,6 +12,7 @@ one, and never less than what was calibrated; ``margin`` is how far it raises a 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,7 @@ from dpcohort.accounting.segments import left_population
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
+from dpcohort.runs.receipts import Receipt, make_receipts
 
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
@@ -291,7 +293,7 @@ _BUDGETS, _SIZES = 20, 5
 _AVERAGED = (
     *("size", "epsilon", "unbiased", "probability", "planned_draws", "draws", "steps"),
     *("batch_size", "sampling_rate", "noise_multiplier", "noise_std", "paper_std", "tight_std"),
-    *("spent", "weight", "alone"),
+    *("spent", "charged", "weight", "own_noise", "alone"),
 )
 
 #: Above this many clients the tight noise is not computed beside the noise of the plan.
@@ -308,8 +310,8 @@ class ClientPoint:
         sentence: the client explained.
         size: records.
         public: needs no privacy.
-        epsilon: promised.
-        delta: promised.
+        epsilon: promised in all.
+        delta: promised in all.
         unbiased: probability by size.
         probability: probability in the plan.
         planned_draws: in the schedule.
@@ -318,13 +320,16 @@ class ClientPoint:
         batch_size: B.
         sampling_rate: r.
         noise_multiplier: z of the plan.
-        noise_std: z / B, certified: noise on the mean gradient over C.
+        noise_std: z / B, certified: noise on the mean gradient over C. Where noise is pooled it is
+            that of the honest members over the client's weight.
         paper_std: what the paper's formula would add for the same steps.
         tight_std: what the tight accountant would add.
-        spent: epsilon certified for the counted steps.
+        spent: epsilon certified for the counted steps, and what was charged before them.
         share: spent over promised.
+        charged: epsilon that was spent before any step.
         weight: factor on its mean gradient; None unless noise is pooled.
-        alone: epsilon of the counted steps if all others collude; None unless noise is pooled.
+        own_noise: its share of noise over C; None unless noise is pooled.
+        alone: what is spent if all others collude; None unless noise is pooled.
     """
 
     name: str
@@ -347,7 +352,9 @@ class ClientPoint:
     tight_std: float | None = None
     spent: float | None
     share: float | None
+    charged: float = 0.0
     weight: float | None = None
+    own_noise: float | None = None
     alone: float | None = None
 
     @property
@@ -361,12 +368,19 @@ class ClientPoint:
         return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in values.items()}
 
 
-def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[ClientPoint]:
+def client_points(
+    plan: Plan,
+    draws: IntArray,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    method: str = "pld",
+) -> list[ClientPoint]:
     """Every client of a plan as a point, in the plan's order.
 
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
+        settings: the run's ``run.json``: what was charged before its rounds.
         method: the accountant that certifies what they spent.
 
     Example:
@@ -380,41 +394,47 @@ def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[C
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
     everyone = np.arange(len(plan.population))
     counted = np.where(known, draws, 0)
-    spent = plan.spent_epsilon(counted, clients=everyone, method=method)
-    # A draw that the plan knows no noise for spends without bound.
-    spent = np.where(known, spent, np.inf)
-    pooled = plan.pooled
-    alone = np.full(len(plan.population), np.nan)
-    if pooled is not None:
-        alone = plan.if_alone.spent_epsilon(counted, clients=everyone, method=method)
+    receipts = make_receipts(plan, counted, settings=settings, clients=everyone, method=method)
+    for k in np.flatnonzero(~known).tolist():
+        # A draw that the plan knows no noise for spends without bound.
+        receipts[k] = replace(receipts[k], certified_epsilon=math.inf)
     paper, tight = papers_noise(plan) / plan.batch_sizes, _tight_std(plan)
     return [
         _point(
             plan,
             k,
             int(draws[k]),
-            spent,
+            receipts[k],
             sentence=told.text(),
             probability=told.probability,
             planned_draws=told.draws,
             paper_std=_known(paper[k]),
             tight_std=_known(tight[k]),
-            weight=None if pooled is None else float(pooled.weights[k]),
-            alone=_known(alone[k]),
         )
         for k, told in enumerate(explain_clients(plan, everyone.tolist()))
     ]
 
 
-def _point(plan: Plan, k: int, draws: int, spent: FloatArray, **told: Any) -> ClientPoint:
+def _point(
+    plan: Plan, k: int, draws: int, receipt: Receipt, sentence: str, **told: Any
+) -> ClientPoint:
     """One client of any plan; ``told`` is what differs by the kind of plan."""
-    people, public = plan.population, bool(plan.population.public[k])
+    people, public, whole = plan.population, receipt.public, receipt.in_all()
+    spent, promised, trust = whole.certified_epsilon, whole.promised_epsilon, whole.trust or {}
+    charged = 0.0
+    if receipt.charged is not None:
+        charged = receipt.charged["estimate_epsilon"] + receipt.charged["tuning_epsilon"]
+        sentence += (
+            f"\nAll this is about the training. It promised epsilon {promised:.4g} in all, and "
+            f"{charged:.4g} of that was spent before."
+        )
     return ClientPoint(
         name=people.ids[k],
         size=int(people.sizes[k]),
         public=public,
-        epsilon=None if public else float(people.epsilon[k]),
-        delta=None if public else float(people.delta[k]),
+        sentence=sentence,
+        epsilon=None if public else promised,
+        delta=None if public else whole.delta,
         unbiased=float(people.unbiased[k]),
         draws=draws,
         steps=draws * plan.training.local_steps,
@@ -422,8 +442,12 @@ def _point(plan: Plan, k: int, draws: int, spent: FloatArray, **told: Any) -> Cl
         sampling_rate=float(plan.sampling_rates[k]),
         noise_multiplier=_known(plan.noise_multipliers[k]),
         noise_std=_known(plan.noise_multipliers[k] / plan.batch_sizes[k]),
-        spent=None if public else _known(spent[k]),
-        share=None if public else _known(spent[k] / people.epsilon[k]),
+        spent=None if public else spent,
+        share=None if public or spent is None or not promised else spent / promised,
+        charged=charged,
+        weight=trust.get("weight"),
+        own_noise=trust.get("share"),
+        alone=None if public else trust.get("alone_epsilon"),
         **told,
     )
 
@@ -495,7 +519,12 @@ def _known(value: float) -> float | None:
 
 
 def adaptive_points(
-    plan: Plan, draws: IntArray, reports: IntArray, *, method: str = "pld"
+    plan: Plan,
+    draws: IntArray,
+    reports: IntArray,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    method: str = "pld",
 ) -> list[ClientPoint]:
     """Every client of an adaptive plan as a point, in the plan's order.
 
@@ -508,6 +537,7 @@ def adaptive_points(
         plan: caps, terms and noise.
         draws: of each client, as the ledger counts them.
         reports: of each client, as the ledger counts them.
+        settings: the run's ``run.json``: what was charged before its rounds.
         method: the accountant that certifies what they spent.
 
     Example:
@@ -520,30 +550,32 @@ def adaptive_points(
         ...                                                 np.array([4, 4]))]
         [0.75, 0.25]
     """
-    spent = plan.spent_epsilon(draws, reports, method=method)
-    total = max(int(draws.sum()), 1)
+    everyone, total = np.arange(len(plan.population)), max(int(draws.sum()), 1)
+    receipts = make_receipts(
+        plan, draws, settings=settings, clients=everyone, method=method, reports=reports
+    )
     return [
         _point(
             plan,
             k,
             int(draws[k]),
-            spent,
-            sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), float(spent[k])),
+            receipt,
+            sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), receipt.certified_epsilon),
             probability=int(draws[k]) / total,
             planned_draws=int(plan.schedule.counts[k]),
         )
-        for k in range(len(plan.population))
+        for k, receipt in enumerate(receipts)
     ]
 
 
-def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float) -> str:
+def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None) -> str:
     told = explain_adaptive_client(plan, plan.population.ids[k])
     times = f"It was drawn {_often(draws)}, at most {told.draw_cap} allowed"
     if plan.terms is not None:
         times += f", and reported {_often(reports)}, at most {told.report_cap} allowed"
     if told.public:
         spending = "It adds no noise."
-    elif np.isnan(spent):
+    elif spent is None:
         spending = "Its reports were raw, so no epsilon bounds what they told."
     else:
         spending = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ def write_letter(
     receipt: Receipt,
     *,
     risk: AttackRisk | None,
+    alone: AttackRisk | None = None,
     history: History | None = None,
     commands: Sequence[Sequence[str]] = (),
     clip: float | None = None,
@@ -51,6 +51,7 @@ def write_letter(
         receipt: of a run, or of a client's own ledger.
         risk: what no attack on the training can exceed; None where nothing bounds it, or nothing
             needs to. What was charged before the training is added here.
+        alone: the same if all others collude, where noise is pooled.
         history: the accounted steps, to compute all of it again.
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
@@ -80,18 +81,18 @@ def write_letter(
         raise InputError.because(
             "letters are for runs and ledgers; a scheme's receipt has assumptions of its own."
         )
-    training, charged = receipt, _charged(receipt)
-    if receipt.charged is not None:
-        paid, receipt = receipt.charged, _in_all(receipt)
-        more = [paid["estimate_" + key] + paid["tuning_" + key] for key in ("epsilon", "delta")]
-        risk = None if risk is None else charged_risk(risk, epsilon=more[0], delta=more[1])
+    training, charged, receipt = receipt, _charged(receipt), receipt.in_all()
+    for _, epsilon, delta in charged:
+        risk = None if risk is None else charged_risk(risk, epsilon=epsilon, delta=delta)
+        alone = None if alone is None else charged_risk(alone, epsilon=epsilon, delta=delta)
     page = page_template("letter.html.j2").render(
         receipt=receipt,
         training=training,
         charged=charged,
         risk=risk,
         history=history,
-        rates=_rates(receipt, risk),
+        honest=_honest(receipt),
+        rates=_rates(receipt, risk, alone),
         curve=None if risk is None else _curve(risk),
         several=_SEVERAL,
         factor=_factor(receipt.promised_epsilon),
@@ -113,18 +114,11 @@ def write_letter(
     write_text(target, str(page).lstrip())
 
 
-def _in_all(receipt: Receipt) -> Receipt:
-    """The receipt with the whole promise, and with all that was spent of it."""
-    whole, spent = receipt.charged or {}, receipt.total_epsilon
-    if spent is not None and receipt.holds:  # parts that are added up are rounded
-        spent = min(spent, whole["promised_epsilon"])
-    return replace(
-        receipt,
-        promised_epsilon=whole["promised_epsilon"],
-        delta=whole["promised_delta"],
-        certified_epsilon=spent,
-        charged=None,
-    )
+def _honest(receipt: Receipt) -> int:
+    """On how many honest members the client counts, in the runs of a ledger at most; 1: itself."""
+    if receipt.trust is not None:
+        return int(receipt.trust["honest"])
+    return max((int(run["pool"]["honest"]) for run in receipt.runs if "pool" in run), default=1)
 
 
 def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
@@ -137,12 +131,15 @@ def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
     return [one for one in found if one[1] or one[2]]
 
 
-def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[dict[str, float]]:
+def _rates(
+    receipt: Receipt, risk: AttackRisk | None, alone: AttackRisk | None
+) -> list[dict[str, float]]:
     """Rows of the letter's table: what an attack with so many false alarms finds at most.
 
     ``false_alarms`` is the share named wrongly of those whose record was not used, ``hits`` the
     largest share found of those whose one record was, ``several`` the same for a person with
-    several records, and ``promise`` what the promise alone would allow.
+    several records, ``alone`` the same as ``hits`` if all others collude, where that is known, and
+    ``promise`` what the promise alone would allow.
     """
     if risk is None or receipt.promised_epsilon is None or receipt.delta is None:
         return []
@@ -152,6 +149,7 @@ def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[dict[str, float]]:
             "false_alarms": alpha,
             "hits": risk.hits(alpha),
             "several": risk.hits(alpha, records=_SEVERAL),
+            **({} if alone is None else {"alone": alone.hits(alpha)}),
             "promise": promise.hits(alpha),
         }
         for alpha in USUAL_FALSE_ALARMS
@@ -244,8 +242,14 @@ def _pooled_rows(receipt: Receipt) -> list[tuple[str, Any]]:
     trust = receipt.trust
     if trust is None:
         return []
+    alone = [("ε if all others collude, computed anew", trust["alone_epsilon"])]
+    if receipt.charged is not None:
+        alone = [
+            ("ε of the training if all others collude, computed anew", trust["alone_epsilon"]),
+            ("sum of ε if all others collude", receipt.total_alone_epsilon),
+        ]
     return [
-        ("ε if all others collude, computed anew", trust["alone_epsilon"]),
+        *alone,
         ("members of a cohort", trust["cohort_size"]),
         ("of them may help the server", trust["colluding"]),
         ("of them may drop out", trust["dropouts"]),

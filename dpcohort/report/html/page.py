@@ -61,7 +61,7 @@ from dpcohort.report.html.sources import (
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
 from dpcohort.runs.folder import CONFIG, RECEIPTS, finite_json
-from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
+from dpcohort.runs.receipts import NOT_PRIVATE, charges_of, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
 
@@ -262,6 +262,7 @@ class Report:
         adaptive: cohorts were chosen during the training, so shares of draws stand where plans
             have probabilities.
         pooled: on whom clients count where noise is pooled, in words; empty elsewhere.
+        weighted: in some of the runs draws have weights, because noise is pooled.
         heard: participation by budget, for each group.
         served: simulated accuracy by budget, for each group; empty where it may not be computed.
         served_note: why, or the stamp it must bear.
@@ -292,6 +293,7 @@ class Report:
     grouped: bool = False
     adaptive: bool = False
     pooled: str = ""
+    weighted: bool = False
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served_note: str = ""
@@ -372,6 +374,7 @@ def report_of_runs(
         grouped=grouped,
         adaptive=run.plan is not None and run.plan.adaptive is not None,
         pooled=_pooled_words(run.plan),
+        weighted=any(r.plan is not None and r.plan.pooled is not None for r in runs),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -411,10 +414,15 @@ def report_of_reproduction(found: Reproduction) -> Report:
 def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
     if run.plan is None or run.draws is None:
         return []
+    settings = run.settings
+    try:
+        charges_of(settings.get("charges"))
+    except DpcohortError:  # that they cannot be read is among the problems already
+        settings = {**settings, "charges": None}
     if run.plan.adaptive is not None:
         reports = 0 * run.draws if run.reports is None else run.reports
-        return adaptive_points(run.plan, run.draws, reports, method=method)
-    return client_points(run.plan, run.draws, method=method)
+        return adaptive_points(run.plan, run.draws, reports, settings=settings, method=method)
+    return client_points(run.plan, run.draws, settings=settings, method=method)
 
 
 def _title(names: Sequence[str], best: int) -> str:

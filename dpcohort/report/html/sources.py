@@ -398,11 +398,27 @@ def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> 
             if not same_budgets(groups[best], groups[baseline]):
                 budgets = " with DIFFERENT budgets, so the difference is not that of the rule alone"
             but = f", but {comparison.caveat}" if comparison.caveat else ""
-            words = comparison_words(comparison) + budgets + but
+            trust = _trust_words(groups[best], groups[baseline])
+            words = comparison_words(comparison) + budgets + trust + but
             return Headline(words, verdict, tone, weak=bool(but))
     check = group_check(groups[best])
     weak = check is not None and not check.is_better
     return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
+
+
+def _trust_words(group: Group, other: Group) -> str:
+    """Whose promises count on whom, where two groups differ in that; empty where they do not."""
+
+    def whom(plan: Plan | None) -> str:
+        if plan is None or plan.pooled is None or plan.pooled.honest == 1:
+            return "no other client"
+        return f"{plan.pooled.honest} honest of {plan.training.cohort_size} members"
+
+    one, two = whom(group.runs[0].plan), whom(other.runs[0].plan)
+    if one == two:
+        return ""
+    names = f"{group.name} counts on {one}, {other.name} on {two}"
+    return f", but under DIFFERENT trust: {names}"
 
 
 def _alone(group: Group, curve: Curve) -> str:

@@ -13,12 +13,12 @@ from dpcohort.report.html.letter import write_letter
 from dpcohort.runs.receipts import Receipt
 
 
-def _letter(tmp_path, risk=None, **values):
+def _letter(tmp_path, risk=None, alone=None, **values):
     given = {"client": "ward", "neighbours": "zero-out", "promised_epsilon": 1.0, "delta": 1e-5}
     receipt = Receipt(
         **{**given, "certified_epsilon": 0.9, "stamp": "drawn from entropy.", **values}
     )
-    write_letter(tmp_path / "letter.html", receipt, risk=risk)
+    write_letter(tmp_path / "letter.html", receipt, risk=risk, alone=alone)
     return " ".join((tmp_path / "letter.html").read_text().partition("<body")[2].split())
 
 
@@ -66,16 +66,40 @@ def test_it_says_whose_weights_training_started_from(tmp_path):
 def test_it_says_on_whom_the_client_counts(tmp_path):
     trust = {"alone_epsilon": 3.25, "cohort_size": 9, "colluding": 4, "dropouts": 1, "honest": 4}
     trust |= {"weight": 0.5, "share": 0.1}
-    text = _letter(tmp_path, RISK, trust=trust)
+    alone = promised_risk(epsilon=3.25, delta=1e-5)
+    text = _letter(tmp_path, RISK, alone, trust=trust)
     assert "members of a cohort" in text
     assert "3.25" in text
-    assert "members of a cohort" not in _letter(tmp_path, RISK)
+    assert "more hits than this, as long as 4 members of each cohort are honest" in text
+    assert f"then finds at most {math.ceil(10_000 * alone.hits(0.01)) / 100:.2f} of 100" in text
+    for rate in (0.01, 0.05):
+        assert f">{math.ceil(1000 * alone.hits(rate)) / 10:.1f} %<" in text
+    assert "The promise does not cover that all others help the server" in text
+    assert "however much they compute" not in text
+    local = _letter(tmp_path, RISK)
+    assert "members of a cohort" not in local
+    assert "honest" not in local
+    assert "however much they compute, and for ever" in local
+    assert "however much they compute" in _letter(tmp_path, RISK, trust={**trust, "honest": 1})
 
 
 def test_all_runs_of_a_ledger_are_one_promise(tmp_path):
     text = _letter(tmp_path, RISK, across_runs="by composition", entries=7, delta=1e-12)
     assert "promised ε over all runs" in text
     assert "1e-12" in text
+
+
+def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):
+    of_run = {
+        "run": "A", "counted_draws": 3, "accepted_draws": 3, "steps": 3, "noise_multiplier": 2.0,
+        "sampling_rate": 0.1, "certified_epsilon": 0.9,
+    }  # fmt: skip
+    pool = {"honest": 3, "unmasked": 3, "alone_epsilon": 2.75}
+    text = _letter(tmp_path, RISK, across_runs="composed", runs=({**of_run, "pool": pool}, of_run))
+    assert "… if all others collude" in text
+    assert "2.75" in text
+    assert "whoever breaks the masks' encryption" in text
+    assert "collude" not in _letter(tmp_path, RISK, across_runs="composed", runs=(of_run,))
 
 
 def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):

@@ -189,7 +189,14 @@ def test_pooled_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, 
     assert alone == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
     assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
     assert "here it is pooled" in report.explorer["why"]
-    assert "Noise is pooled: the server sees the sum" in render(report)
+    page = render(report)
+    assert "Noise is pooled: the server sees the sum" in page
+    # Noise that nobody adds is not called added, and weight is not called draws.
+    assert "what honest members give it, certified" in page
+    assert "the plan adds and has certified" not in page
+    assert f'<td class="n">{plan.pooled.share:.4g}</td></tr>' in page
+    assert page.count('<th scope="col" class="n">Weight in the model</th>') == 2
+    assert '<th scope="col" class="n">Drawn</th>' not in page
 
 
 def test_accuracy_by_budget_runs_no_code_of_others_and_says_what_is_missing(finished):

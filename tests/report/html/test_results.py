@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dpcohort.accounting import Contract
 from dpcohort.report.html.sources import (
     Group,
     Notice,
@@ -54,6 +55,18 @@ def test_other_budgets_are_said(groups):
     changed = replace(run, plan=replace(run.plan, population=other))
     assert same_budgets(groups[0], groups[1])
     assert not same_budgets(groups[0], Group(name="unbiased", runs=(changed,)))
+
+
+def test_other_trust_is_said(groups, small):
+    curves = [accuracy_curve(group) for group in groups]
+    assert "trust" not in headline_of(groups, curves, 0).sentence
+    plan = small(accountant=Contract(trust="pooled", colluding=1))
+    pooled = replace(
+        groups[0], name="pooled", runs=tuple(replace(run, plan=plan) for run in groups[0].runs)
+    )
+    found = headline_of([pooled, groups[1]], curves, 0).sentence
+    assert "at the same budgets, but under DIFFERENT trust: pooled counts on 3 honest of 4" in found
+    assert f"members, {groups[1].name} on no other client" in found
 
 
 def test_a_finding_breaks_the_verdict(groups):

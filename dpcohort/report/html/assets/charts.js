@@ -171,7 +171,7 @@ const dpcohortCharts = (() => {
     const kinds = [
       ["paper_std", "paper's formula", 3, "triangle-down-open", 9],
       ["tight_std", "tight", 2, "circle-open", 10],
-      ["noise_std", "in the plan, certified", 1, "x-thin", 6],
+      ["noise_std", data.pooled ? "of honest members, certified" : "in the plan, certified", 1, "x-thin", 6],
     ];
     const shown = kinds.filter(([field]) => points.some((point) => point[field] !== null));
     const traces = shown.map(([field, name, k, symbol, size]) => {
