@@ -410,6 +410,16 @@ def trust_terms(contract: Contract, cohort_size: int) -> dict[str, int]:
     }
 
 
+def agreeing_members(cohort_size: int, colluding: int) -> int:
+    """t: so many must agree before a masked sum is unmasked, so that no two sets of them can.
+
+    Example:
+        >>> agreeing_members(10, 2)
+        7
+    """
+    return (cohort_size + colluding) // 2 + 1
+
+
 def trust_in_words(trust: Mapping[str, Any]) -> str:
     """On whom a client counts where noise is pooled.
 

@@ -85,6 +85,7 @@ class PooledClaim:
     @property
     def honest(self) -> int:
         """Members of a cohort, oneself among them, whose noise surely remains."""
+        # Not asked of the contract: where it counts on too many, that must be found.
         helping = self.contract.colluders(self.training.cohort_size)
         return self.training.cohort_size - helping - self.contract.dropouts
 

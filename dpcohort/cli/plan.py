@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.accounting.pooled import trust_terms
+from dpcohort.accounting.pooled import agreeing_members, trust_terms
 from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
@@ -115,7 +115,7 @@ def _say_undeployable(made: "Plan") -> None:
         return
     trust = trust_terms(made.contract, made.training.cohort_size)
     members, colluding = trust["cohort_size"], trust["colluding"]
-    most = members - (members + colluding) // 2 - 1
+    most = members - agreeing_members(members, colluding)
     if trust["honest"] < 2:
         say(
             "note: for simulations only: each client counts on its own noise alone, so that masked "

@@ -41,7 +41,7 @@ from dpcohort.deploy.guard.protocol import (
     Shares,
 )
 from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.deploy.pooled import Card, PooledSum, PoolRound, cohort_sha256
+from dpcohort.deploy.pooled import Card, PooledSum, PoolRound
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line
 
@@ -91,11 +91,7 @@ def checked_card(client: str, said: object, pool: AcceptedPool, *, run: str, pla
     card = Card(**PoolCard(**said).to_dict())
     if card.member != client:
         raise InputError("member", given=card.member, allowed=client)
-    # As every member checks it, in a cohort with nobody else.
-    alone = {"cohort_size": 1, "cohorts": {"0": cohort_sha256([client])}}
-    integers = pool.model_dump(include={"exponent", "modulus_bits"})
-    where: Any = {"run": run, "plan": plan, "round": 0, "coordinates": 1}
-    PoolRound(pool.model_copy(update=alone), [card], **where, **integers)
+    card.check(pool, run=run, plan=plan)
     return card
 
 

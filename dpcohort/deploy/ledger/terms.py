@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, mode
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.pooled import agreeing_members
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
@@ -220,7 +221,7 @@ class AcceptedPool(Format):
     @property
     def threshold(self) -> int:
         """Members that must agree before a secret is known: no two sets of so many are honest."""
-        return (self.cohort_size + self.colluding) // 2 + 1
+        return agreeing_members(self.cohort_size, self.colluding)
 
     def outline(self) -> dict[str, Any]:
         """All of it in few bytes: of the two tables, which may be long, the SHA-256."""

@@ -125,6 +125,18 @@ class Card(NamedTuple):
     key: str
     signature: str
 
+    def check(self, pool: AcceptedPool, *, run: str, plan: str) -> None:
+        """See that the member of the terms has signed it, for this run and plan.
+
+        Raises:
+            InputError: it has not.
+        """
+        public, said = pool.members.get(self.member, ""), ("card", run, plan, self.member, self.key)
+        if not _is_signed(public, self.signature, *said):
+            raise InputError.because(
+                f"the key of {self.member} is not signed by the {self.member} of the terms."
+            )
+
 
 class PoolRound:
     """One round as its members see it: who is in it, with which keys, on which lattice.
@@ -177,13 +189,8 @@ class PoolRound:
             raise InputError.because(
                 f"this is not the cohort that was accepted for round {round}, or there is none."
             )
-        for name, card in by_name.items():
-            if not _is_signed(
-                pool.members[name], card.signature, "card", run, plan, name, card.key
-            ):
-                raise InputError.because(
-                    f"the key of {name} is not signed by the {name} of the terms."
-                )
+        for card in cards:
+            card.check(pool, run=run, plan=plan)
         self.pool, self.run, self.plan, self.round = pool, run, plan, round
         self.coordinates = coordinates
         #: Names of the members in their order, which gives each its place.
