@@ -19,15 +19,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.closed_forms import (
     amplified_budget,
     gaussian_delta,
     gaussian_mu,
-    log_ndtr,
-    ndtr,
-    ndtri,
 )
 from dpcohort.accounting.composition import TINY_RATE
 from dpcohort.accounting.contract import float_or_array, promise_columns, resolve_neighbours

@@ -10,94 +10,19 @@ Written with Mills' ratio m(x) = Phi(-x)/phi(x), a = epsilon/mu - mu/2 and b = e
 is phi(a) (m(a) - m(b)), in which nothing overflows. Its derivative in mu is phi(a), a log-concave
 function, so log(delta) and log(1 - delta) are concave in mu and Newton's method cannot go astray.
 T uses with the same mu are one use with mu sqrt(T).
-
-The functions of the normal distribution that all of accounting uses are here too. They are those of
-``scipy.special``, whose import alone would take longer than a plan of a few clients does.
 """
 
 from __future__ import annotations
 
 import math
-from functools import reduce
-from importlib import import_module
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import erfcx, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.contract import broadcast_fields, float_or_array, promise_columns
-
-
-def _compiled() -> Any:
-    """What has ``erfcx``, ``ndtr`` and ``log_ndtr``: scipy's compiled module, loaded by itself.
-
-    ``scipy.special`` imports numpy.f2py, numpy.testing and more besides. Where scipy keeps its
-    compiled functions elsewhere, it is imported as a whole.
-    """
-    scipy = find_spec("scipy")
-    folders = [f"{place}/special" for place in (scipy and scipy.submodule_search_locations) or ()]
-    spec = PathFinder.find_spec("scipy.special._special_ufuncs", folders)
-    if spec is not None and spec.loader is not None:
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if all(hasattr(module, name) for name in ("erfcx", "log_ndtr", "ndtr")):
-            return module
-    return import_module("scipy.special")
-
-
-_functions = _compiled()
-erfcx, log_ndtr, ndtr = _functions.erfcx, _functions.log_ndtr, _functions.ndtr
-
-# The quantile of a small probability p, as Cephes and scipy compute it: x - log(x)/x and a rational
-# function of 1/x, x = sqrt(-2 log p), with other coefficients from x = 8 on. Up to so many values
-# are computed here, below the probability e^-2.
-_FEW = 256
-_SMALL = 0.13533528323661269189
-# fmt: off
-_NEAR = (
-    (4.05544892305962419923e0, 3.15251094599893866154e1, 5.71628192246421288162e1,
-     4.40805073893200834700e1, 1.46849561928858024014e1, 2.18663306850790267539e0,
-     -1.40256079171354495875e-1, -3.50424626827848203418e-2, -8.57456785154685413611e-4),
-    (1.0, 1.57799883256466749731e1, 4.53907635128879210584e1, 4.13172038254672030440e1,
-     1.50425385692907503408e1, 2.50464946208309415979e0, -1.42182922854787788574e-1,
-     -3.80806407691578277194e-2, -9.33259480895457427372e-4),
-)
-_BEYOND = (
-    (3.23774891776946035970e0, 6.91522889068984211695e0, 3.93881025292474443415e0,
-     1.33303460815807542389e0, 2.01485389549179081538e-1, 1.23716634817820021358e-2,
-     3.01581553508235416007e-4, 2.65806974686737550832e-6, 6.23974539184983293730e-9),
-    (1.0, 6.02427039364742014255e0, 3.67983563856160859403e0, 1.37702099489081330271e0,
-     2.16236993594496635890e-1, 1.34204006088543189037e-2, 3.28014464682127739104e-4,
-     2.89247864745380683936e-6, 6.79019408009981274425e-9),
-)
-# fmt: on
-
-
-def ndtri(probability: ArrayLike) -> Any:
-    """The standard normal quantile, as that of scipy; a few small probabilities without its import.
-
-    Example:
-        >>> round(float(ndtri(1e-5)), 6)
-        -4.264891
-    """
-    p = np.asarray(probability, dtype=np.float64)
-    if p.size > _FEW or not ((p > 0) & (p < _SMALL)).all():
-        return import_module("scipy.special").ndtri(p)
-    return np.array([_small_quantile(value) for value in p.ravel().tolist()]).reshape(p.shape)
-
-
-def _small_quantile(p: float) -> float:
-    x = math.sqrt(-2.0 * math.log(p))
-    inverse = 1.0 / x
-    above, below = (
-        reduce(lambda value, coefficient: value * inverse + coefficient, coefficients)
-        for coefficients in (_NEAR if x < 8.0 else _BEYOND)
-    )
-    return inverse * above / below - (x - math.log(x) / x)
-
 
 _ROOT_HALF = math.sqrt(0.5)
 _MILLS_AT_ZERO = math.sqrt(math.pi / 2)
@@ -106,13 +31,7 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 # Below this mu the difference m(a) - m(b) loses digits, and a short Gauss rule of its derivative
 # does not; above it the difference is good to 1e-12.
 _NARROW = 0.1
-# As numpy.polynomial.legendre.leggauss(4) has them; that module takes long to load.
-_GAUSS_POINTS = np.array(
-    [-0.8611363115940526, -0.33998104358485626, 0.33998104358485626, 0.8611363115940526]
-)
-_GAUSS_WEIGHTS = np.array(
-    [0.34785484513745357, 0.6521451548625464, 0.6521451548625464, 0.34785484513745357]
-)
+_GAUSS_POINTS, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 # phi(39) is below the smallest double.
 _FAR = 39.0

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.closed_forms import ndtr, ndtri
 
 # One step of training as a pair of distributions, and its privacy loss on a grid.
 #

@@ -32,9 +32,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.accounting.closed_forms import ndtr
 from dpcohort.accounting.composition import (
     SMALLEST_TAIL,
     Chernoff,
