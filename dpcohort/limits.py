@@ -61,10 +61,6 @@ LARGEST_LINE = 64 << 20
 LARGEST_RESULT = 20_000_000
 #: Bytes of the measurements of one cell.
 LARGEST_CELL_FILE = 5_000_000
-#: Bytes of a CIFAR-10 batch as a pickle.
-LARGEST_PYTHON_BATCH = 100_000_000
-#: Instructions of a CIFAR-10 batch as a pickle.
-MOST_INSTRUCTIONS = 2_000_000
 
 #: Bytes of the JSON header of a guard's message, or of the first line of a message to a client.
 LARGEST_HEADER = 1 << 20

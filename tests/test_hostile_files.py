@@ -13,7 +13,6 @@ import gzip
 import io
 import json
 import os
-import pickle
 import random
 import re
 import struct
@@ -63,11 +62,6 @@ _REQUEST = DrawRequest(
     batch_size=10, local_steps=2, sampler="poisson", neighbours="zero-out", step_sizes=[0.5, 0.5],
     model="m", layout="l", vector=np.zeros(4, dtype=np.float32),
 )  # fmt: skip
-
-
-def _batch() -> dict[str, object]:
-    pixels = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
-    return {"data": pixels, "labels": [3, 7], "batch_label": "one", "filenames": ["a", "b"]}
 
 
 def _saved(make: Callable[[Path], object], folder: Path, name: str) -> bytes:
@@ -235,11 +229,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "parquet-table": (_parquet, _table_of, "table.parquet"),
     "guard-data": (_guarded, _guard_data_of, "data.npz"),
     "partition": (_partition, load_partition, "partition.npz"),
-    "cifar-pickle": (
-        lambda _: [pickle.dumps(_batch(), protocol=p) for p in (2, 3, 4)],
-        read_batch,
-        "data_batch_1",
-    ),
+    "cifar-batch": (lambda _: [bytes([3]) + bytes(3072)], read_batch, "data_batch_1.bin"),
     "plan": (_plans, Plan.load, "plan.json"),
     "config": (
         lambda _: [commented_config(kind).encode() for kind in ("digits", "paper-mnist")],

@@ -5,20 +5,15 @@ IDX (both MNISTs), gzipped or not: two zero bytes, a type byte (8 = unsigned byt
 axes, one big-endian 32-bit length per axis, then the values. Every part is checked, and so is that
 nothing follows.
 
-CIFAR-10 batches: records of one label byte, then 1024 red, green and blue bytes each. There is a
-"python version" too, a pickle. A pickle is a small program, and loading one runs whatever its
-author wrote; here its instructions are only listed, and the numbers and the longest bytes among
-them are taken. Both layouts come out as the same records, so one checksum serves both, and whoever
-uses them holds them against it.
+CIFAR-10 batches, in the binary layout: records of one label byte, then 1024 red, green and blue
+bytes each. The "python version" is a pickle, a program that loading would run: it is not read.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-import pickletools
 import struct
-import warnings
 import zlib
 from pathlib import Path
 from typing import IO, Any
@@ -27,14 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
-from dpcohort.limits import LARGEST_PYTHON_BATCH, MOST_INSTRUCTIONS, check_unpacking, read_bounded
+from dpcohort.limits import check_unpacking
 
 #: Bytes of one image of CIFAR-10, 3 x 32 x 32.
 PIXELS = 3072
 
 _UNSIGNED_BYTE = 8
 _PIECE = 1 << 22
-_TEXT = str | bytes | bytearray
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
@@ -73,10 +67,10 @@ def read_idx(path: str | Path, *, axes: int) -> NDArray[np.uint8]:
 
 
 def read_batch(path: str | Path) -> NDArray[np.uint8]:
-    """The records of a CIFAR-10 batch, (records, 3073); ``.bin`` is the binary layout.
+    """The records of a CIFAR-10 batch, (records, 3073).
 
     Raises:
-        FileFormatError: if the file cannot be read or is not such a batch; nothing in it is run.
+        FileFormatError: if the file cannot be read or is not a whole number of records.
 
     Example:
         >>> import tempfile
@@ -86,57 +80,16 @@ def read_batch(path: str | Path) -> NDArray[np.uint8]:
         ...     read_batch(path).shape
         (1, 3073)
     """
+    record = 1 + PIXELS
     try:
-        if Path(path).suffix == ".bin":
-            return _read_binary_batch(path)
-        pixels, labels = _listed(path, read_bounded(path, LARGEST_PYTHON_BATCH))
+        size = Path(path).stat().st_size
+        if size == 0 or size % record:
+            problem = f"a whole number of {record}-byte records was expected, found {size:,} bytes"
+            raise FileFormatError(path, problem)
+        with open(path, "rb") as file:
+            return np.frombuffer(_read_exactly(path, file, size), np.uint8).reshape(-1, record)
     except OSError as error:
         raise FileFormatError(path, f"the file cannot be read ({error.strerror})") from None
-    are_bytes = all(0 <= label <= 255 for label in labels)
-    if not labels or not are_bytes or len(pixels) != PIXELS * len(labels):
-        raise FileFormatError(
-            path,
-            f"a batch of images was expected, a list of 'labels' from 0 to 255 and {PIXELS:,} "
-            f"bytes for each; found {len(labels):,} labels and {len(pixels):,} bytes. Nothing of "
-            "it was run",
-        )
-    images = np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)
-    return np.concatenate([np.array(labels, np.uint8)[:, None], images], axis=1)
-
-
-def _read_binary_batch(path: str | Path) -> NDArray[np.uint8]:
-    record = 1 + PIXELS
-    size = Path(path).stat().st_size
-    if size == 0 or size % record:
-        problem = f"a whole number of {record}-byte records was expected, found {size:,} bytes"
-        raise FileFormatError(path, problem)
-    with open(path, "rb") as file:
-        return np.frombuffer(_read_exactly(path, file, size), np.uint8).reshape(-1, record)
-
-
-def _listed(path: str | Path, content: bytes) -> tuple[bytes, list[int]]:
-    """The longest bytes a pickle lists, and the numbers after the text ``labels``."""
-    longest: _TEXT = b""
-    labels: list[int] = []
-    are_labels = False
-    try:
-        with warnings.catch_warnings():
-            # pickletools decodes escapes in names, and Python warns of odd ones.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            for number, (opcode, value, _) in enumerate(pickletools.genops(content)):
-                if number >= MOST_INSTRUCTIONS:
-                    raise ValueError(f"more than {MOST_INSTRUCTIONS:,} instructions")
-                if opcode.name.startswith("BININT") and isinstance(value, int):
-                    if are_labels:
-                        labels.append(value)
-                elif isinstance(value, _TEXT) and value != "latin1":  # how text is encoded
-                    are_labels = value in ("labels", b"labels")
-                    longest = max(longest, value, key=len)
-        pixels = longest.encode("latin-1") if isinstance(longest, str) else bytes(longest)
-    except (ValueError, IndexError, OverflowError) as error:
-        # genops has one error for every way in which bytes are not a pickle
-        raise FileFormatError(path, f"not a whole pickle ({error})") from None
-    return pixels, labels
 
 
 def _read_exactly(path: str | Path, file: IO[bytes], count: int) -> bytearray:

@@ -10,8 +10,8 @@ for what is missing.
 
 The files of the other sets that have a name (``sources.toml`` lists them) are held against
 published checksums. A checksum is the SHA-256 of a file's **content**: decompressed for IDX, as
-binary records for CIFAR-10. Packagers compress again and CIFAR-10 is published in several layouts,
-but the content is the same bytes everywhere. The archives' own MD5 sums are those published with
+binary records for CIFAR-10. Packagers compress again, but the content is the same bytes everywhere.
+The archives' own MD5 sums are those published with
 the sets.
 
 A set is looked for in this order: the folder given, ``$DPCOHORT_DATA``, the user's cache, and where
