@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, whole_number
-from dpcohort.accounting.segments import (
-    Segment,
+from dpcohort.accounting.charges import (
+    Charge,
     after_charges,
     charged_out,
     charged_to,
-    charges_in,
-    exhausted_clients,
+    in_order,
     nothing_left,
+    write_charge,
 )
+from dpcohort.accounting.segments import Segment, exhausted_clients
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.data.partition import Partition, dealt, load_partition
@@ -40,8 +41,8 @@ from dpcohort.plan import Plan, RecordedRule, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs.folder import (
     BEFORE,
+    CHARGES,
     CHECKPOINTS,
-    CONFIG,
     CONTINUED,
     LEDGER,
     PARTITION,
@@ -56,10 +57,9 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import charges_of, source_of
+from dpcohort.runs.receipts import later_charges, make_receipts, source_of
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.text_files import parse_toml
 
 if TYPE_CHECKING:
     from dpcohort.data import Dataset
@@ -73,6 +73,7 @@ def replan(
     cohort_size: int | None = None,
     rule: str | None = None,
     drop_exhausted: bool = False,
+    charges: Sequence[Charge] = (),
     seed: int | None = None,
     progress: Progress = silent,
 ) -> Plan:
@@ -93,13 +94,16 @@ def replan(
         rule: name of another rule, with its default settings; needed where the run's own came from
             a package that is not installed.
         drop_exhausted: clients with nothing left leave; otherwise they are refused by name.
+        charges: what was paid beside rounds since the plan of the run was made; what its folder
+            keeps is counted anyway.
         seed: of the new schedule; drawn and recorded if not given.
         progress: told how many clients are certified.
 
     Raises:
         DataMissingError: there is no run.
         InputError: it goes on elsewhere already, has no round left and none are asked for, or its
-            clients would count on fewer honest members than before.
+            clients would count on fewer honest members than before, or charges do not say in which
+            order they were paid.
         VerificationError: the run does not verify.
         BudgetExceededError: clients have nothing left; each is named, with how much it spent.
 
@@ -128,8 +132,8 @@ def replan(
             f"{folder} does not verify, so what its clients spent is not known: "
             f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder}"
         )
-    _refuse_unwritten_charges(folder)
     old = Plan.load(folder / PLAN)
+    paid = in_order((*old.paid.charges, *later_charges(folder, old), *charges))
     before = (*old.before, segment_of(folder, old))
     left = old.training.rounds - before[-1].rounds
     if rounds is None and left == 0:
@@ -138,12 +142,12 @@ def replan(
             "--rounds N (in Python rounds=N)."
         )
     more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
-    people = _who_goes_on(clients, before, drop=drop_exhausted)
+    people = _who_goes_on(clients, before, paid, drop=drop_exhausted)
     members = _members(old, before, people, cohort_size)
     training = replace(old.training, rounds=more, cohort_size=members)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
-    common |= {"progress": progress, "before": before}
+    common |= {"progress": progress, "before": before, "charges": paid}
     if old.adaptive is None:
         name = rule or old.selection.rule
         settings = old.selection.settings if rule in (None, old.selection.rule) else {}
@@ -210,31 +214,16 @@ def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: 
     return size
 
 
-def _refuse_unwritten_charges(folder: Path) -> None:
-    """What tuning or an estimate spent is in ``run.json``; earlier versions did not write it."""
-    said = read_json(folder / SETTINGS)
-    if said.get("charges") is not None:
-        return
-    written = parse_toml((folder / CONFIG).read_text("utf-8")) if (folder / CONFIG).exists() else {}
-    charged = (said.get("tuning") or {}).get("share")
-    charged = charged or (written.get("data") or {}).get("estimated_bounds")
-    if charged and not charges_in(Plan.load(folder / PLAN).before):
-        raise InputError.because(
-            f"{folder}: tuning on the clients' records, or an estimate of bounds, spent part "
-            "of the budgets before this run, and the version of dpcohort that began it did not "
-            "write down whose and how much. Begin a new run with what is left."
-        )
-
-
-def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:
-    """The clients with what charges left of their promises; what rounds spent is composed."""
-    charges = charges_in(before)
+def _who_goes_on(
+    clients: Population, before: tuple[Segment, ...], charges: tuple[Charge, ...], *, drop: bool
+) -> Population:
+    """The clients that have something left, each with its whole promise."""
     exhausted = charged_out(clients, charges)
     others = _without(clients, exhausted)
     if others is not None:
         for name, words in exhausted_clients(after_charges(others, charges), before).items():
             paid = charged_to(charges, name)[0]
-            more = f" (beside {paid:.4g} that went before any training)" if paid else ""
+            more = f" (beside {paid:.4g} that was paid beside the rounds)" if paid else ""
             exhausted[name] = words + more
     if exhausted and not drop:
         raise BudgetExceededError(
@@ -246,7 +235,7 @@ def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool
         raise InputError.because(
             "no client has anything left to go on with. Raise budgets, or end here."
         )
-    return after_charges(kept, charges)
+    return kept
 
 
 def _without(clients: Population, gone: Collection[str]) -> Population | None:
@@ -287,7 +276,6 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
         honest=1 if plan.pooled is None else plan.pooled.honest,
-        charges=charges_of(settings.get("charges")),
     )
 
 
@@ -342,6 +330,72 @@ def _check_past(plan: Plan, folder: Path) -> None:
             f"{folder} is not as it was when the plan was made: its ledger counts other "
             "draws. What was spent must be in the plan; make it again with dpcohort replan."
         )
+    missing = {*old.paid.charges, *later_charges(folder, old)} - set(plan.paid.charges)
+    if missing:
+        raise VerificationError(
+            f"the plan does not count what was paid beside the rounds of {folder}: "
+            f"{', '.join(sorted(charge.title for charge in missing))}. Make it again with dpcohort "
+            "replan."
+        )
+
+
+def charge_run(run: str | Path, charge: Charge) -> None:
+    """What is paid for the records of a run after its plan was made, counted before it is spent.
+
+    The folder of the run keeps the charge; receipts, ``verify`` and whatever goes on from the run
+    add it up.
+
+    Args:
+        run: the run folder.
+        charge: what will be paid, as one that comes after all charges that the run knows.
+
+    Raises:
+        BudgetExceededError: with what the run spent it is more than a client promised.
+        InputError: the run goes on elsewhere, or the charge does not know of another.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort import Training, train
+        >>> settings = Training(rounds=2, cohort_size=1, sampling_rate=1.0, dimension=650)
+        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> paid = Charge(what="evaluation", private=False, promised={"a": (1.0, 1e-5)},
+        ...               spent={"a": (0.5, 0.0)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan = make_plan(people, settings, seed=0)
+        ...     run = train(plan, "logistic", "digits", out=f"{folder}/run", device="cpu")
+        ...     charge_run(f"{folder}/run", paid)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.BudgetExceededError: evaluation ... 'a' has spent epsilon 1.5 ... of 1 ...
+    """
+    folder = find_run(run)
+    with open_log(folder / LEDGER, exclusive=True):
+        refuse_continued(folder)
+        found = Run.load(folder)
+        known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
+        if in_order((*known, charge))[-1] != charge or charge in known:
+            raise InputError.because(
+                f"the charge {charge.title} does not come after all that was paid for {folder}. "
+                "Each is paid once, and names all before it."
+            )
+        for receipt in make_receipts(
+            found.plan,
+            found.ledger.draws,
+            settings=found.settings,
+            reports=found.reports,
+            later=(*known[len(found.plan.paid.charges) :], charge),
+        ):
+            if receipt.client in charge.spent and not receipt.holds:
+                whole = receipt.in_all()
+                raise BudgetExceededError(
+                    f"{charge.title}: with it {one_line(receipt.client)!r} has spent epsilon "
+                    f"{whole.certified_epsilon:.6g} at delta {receipt.total_delta:g}, of "
+                    f"{whole.promised_epsilon:g} at {whole.delta:g} that it promised."
+                )
+        (folder / CHARGES).mkdir(exist_ok=True)
+        write_charge(folder / CHARGES / f"{charge.id}.json", charge)
+        if (folder / RESULT).exists():
+            found.write_receipts()
 
 
 def refuse_continued(folder: Path, plan: Plan | None = None, out: Path | None = None) -> None:
