@@ -57,7 +57,7 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import later_charges, make_receipts, source_of
+from dpcohort.runs.receipts import check_later, later_charges, make_receipts, source_of
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 
@@ -363,15 +363,17 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     plan = make_plan(people, settings, seed=0)
         ...     run = train(plan, "logistic", "digits", out=f"{folder}/run", device="cpu")
-        ...     charge_run(f"{folder}/run", paid)
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.BudgetExceededError: evaluation ... 'a' has spent epsilon 1.5 ... of 1 ...
+        ...     try:
+        ...         charge_run(f"{folder}/run", paid)
+        ...     except BudgetExceededError as error:
+        ...         print(error)
+        evaluation ...: with it 'a' would have spent epsilon 1.49978 ...
     """
     folder = find_run(run)
     with open_log(folder / LEDGER, exclusive=True):
         refuse_continued(folder)
         found = Run.load(folder)
+        check_later([charge], found.plan)
         known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
         if in_order((*known, charge))[-1] != charge or charge in known:
             raise InputError.because(
@@ -388,8 +390,8 @@ def charge_run(run: str | Path, charge: Charge) -> None:
             if receipt.client in charge.spent and not receipt.holds:
                 whole = receipt.in_all()
                 raise BudgetExceededError(
-                    f"{charge.title}: with it {one_line(receipt.client)!r} has spent epsilon "
-                    f"{whole.certified_epsilon:.6g} at delta {receipt.total_delta:g}, of "
+                    f"{charge.title}: with it {one_line(receipt.client)!r} would have spent "
+                    f"epsilon {whole.certified_epsilon:.6g} at delta {receipt.total_delta:g}, of "
                     f"{whole.promised_epsilon:g} at {whole.delta:g} that it promised."
                 )
         (folder / CHARGES).mkdir(exist_ok=True)

@@ -19,7 +19,15 @@ import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
-from dpcohort.accounting.charges import IN_WORDS, Charge, in_order, read_charge, total
+from dpcohort.accounting.charges import (
+    IN_WORDS,
+    Charge,
+    check_neighbours,
+    in_order,
+    private_clients,
+    read_charge,
+    total,
+)
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
@@ -659,7 +667,7 @@ def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
 
     Raises:
         FileFormatError: a file is not the charge that its name says.
-        InputError: the order of the charges is not proved.
+        InputError: the order of the charges is not proved, or they do not go with the plan.
     """
     found = []
     for path in sorted((folder / CHARGES).glob("*.json")):
@@ -667,8 +675,32 @@ def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
         if charge.id != path.stem:
             raise FileFormatError(path, f"it is the charge {charge.id[:12]}....")
         found.append(charge)
+    check_later(found, plan)
     known = plan.paid.charges
     return tuple(one for one in in_order((*known, *found)) if one not in known)
+
+
+def check_later(charges: Sequence[Charge], plan: Plan) -> None:
+    """Refuse charges that have no total with a plan that was made before them.
+
+    Args:
+        charges: what was paid.
+        plan: of the run whose records they are about.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
+        >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+        >>> check_later((), plan)
+    """
+    check_neighbours(charges, plan.contract.neighbours)
+    private = {name for _, name, _, _ in private_clients(plan.population)}
+    for charge in charges:
+        if bare := sorted(private & set(charge.public)):
+            raise InputError.because(
+                f"the charge {charge.title} looked at the records of {one_line(bare[0])!r} without "
+                "noise, and the plan has a budget for them: nothing bounds what was told."
+            )
 
 
 def _is_charged(charged: Any) -> bool:
