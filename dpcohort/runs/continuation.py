@@ -57,7 +57,13 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import check_later, later_charges, make_receipts, source_of
+from dpcohort.runs.receipts import (
+    Receipt,
+    check_later,
+    later_charges,
+    make_receipts,
+    source_of,
+)
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 
@@ -143,6 +149,14 @@ def replan(
         )
     more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
     people = _who_goes_on(clients, before, paid, drop=drop_exhausted)
+    for receipt in broken_leavers(old, folder, people, paid):
+        whole = receipt.in_all()
+        raise BudgetExceededError(
+            f"{one_line(receipt.client)!r} would leave having spent epsilon "
+            f"{whole.certified_epsilon:.6g} of {whole.promised_epsilon:g} that it promised: what "
+            "was paid beside the rounds of the run came on top of them. Only a higher promise, "
+            "with which it stays in the list, covers that."
+        )
     members = _members(old, before, people, cohort_size)
     training = replace(old.training, rounds=more, cohort_size=members)
     guard = "lift" if old.lifted.any() else "refuse"
@@ -246,6 +260,32 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     large = clients.allow_large_delta
     some = [clients[k] for k in kept]
     return Population.from_clients(some, allow_large_delta=large) if kept else None
+
+
+def broken_leavers(
+    old: Plan, folder: Path, stay: Population, paid: Sequence[Charge], method: str = "pld"
+) -> list[Receipt]:
+    """Receipts of clients that leave a run having spent more than they promised.
+
+    Args:
+        old: the plan of the run.
+        folder: where its ledger is.
+        stay: who goes on.
+        paid: all that was paid beside rounds, until today.
+        method: of ``certify_epsilon``.
+    """
+    left = set(old.population.ids) - set(stay.ids)
+    gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
+    journal = Journal.read(old, folder / LEDGER)
+    made = make_receipts(
+        old,
+        journal.draws,
+        clients=gone,
+        reports=None if old.adaptive is None else journal.reports,
+        method=method,
+        later=[charge for charge in paid if charge not in old.paid.charges],
+    )
+    return [receipt for receipt in made if not receipt.holds]
 
 
 def segment_of(folder: Path, plan: Plan) -> Segment:

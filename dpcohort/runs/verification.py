@@ -33,7 +33,7 @@ from dpcohort.plan import Plan, RecordedRule
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
-from dpcohort.runs.continuation import segment_of
+from dpcohort.runs.continuation import broken_leavers, segment_of
 from dpcohort.runs.folder import (
     AVERAGE_MODEL,
     BEFORE,
@@ -271,24 +271,12 @@ class _Check:
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
     def _leavers(self, place: Path, old: Plan, new: Plan, when: str, method: str) -> None:
-        left = set(old.population.ids) - set(new.population.ids)
-        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-        journal = Journal.read(old, place / LEDGER)
-        reports = None if old.adaptive is None else journal.reports
         paid = (*self._plan.paid.charges, *self._later)
-        for receipt in make_receipts(
-            old,
-            journal.draws,
-            clients=gone,
-            reports=reports,
-            method=method,
-            later=[charge for charge in paid if charge not in old.paid.charges],
-        ):
-            if not receipt.holds:
-                whole = receipt.in_all()
-                words = f"{when}, having spent more than it promised: "
-                words += f"epsilon {whole.certified_epsilon} of {whole.promised_epsilon}."
-                self.overspent(receipt.client, words)
+        for receipt in broken_leavers(old, place, new.population, paid, method):
+            whole = receipt.in_all()
+            words = f"{when}, having spent more than it promised: "
+            words += f"epsilon {whole.certified_epsilon} of {whole.promised_epsilon}."
+            self.overspent(receipt.client, words)
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""

@@ -477,12 +477,6 @@ def test_a_plan_goes_on_from_the_run_it_was_made_from_and_no_other(half, tmp_pat
         going_on(plan, half)
 
 
-def test_what_was_charged_and_not_written_down_cannot_be_gone_on_from(half):
-    (half / "config.toml").write_text('[data]\nestimated_bounds = "bounds.json"\n')
-    with pytest.raises(InputError, match="did not write down whose and how much"):
-        replan(half, people(b=3.0, c=4.0), seed=2)
-
-
 def test_other_data_need_a_column_that_says_whose_they_are(half):
     plan = replan(half, people(b=3.0, c=4.0), seed=2)
     digits = load_dataset("digits")
