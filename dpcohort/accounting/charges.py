@@ -347,6 +347,24 @@ def check_neighbours(charges: Sequence[Charge], neighbours: Neighbours) -> None:
             )
 
 
+def refuse_simulated(charges: Sequence[Charge]) -> None:
+    """Refuse charges with noise of a seed: nothing that rests on one can be private.
+
+    Args:
+        charges: what was paid.
+
+    Example:
+        >>> refuse_simulated(())
+    """
+    for charge in charges:
+        if not charge.private:
+            raise InputError.because(
+                f"the charge {charge.title} was a simulation: its noise came from a seed, so no "
+                "budget covers it, and nothing that rests on it can be private. Make it again with "
+                "--private-entropy, from a config that does not name it."
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paid:
     """Promises in all, and the charges that were paid of them beside the rounds of runs.
@@ -419,16 +437,6 @@ class Paid:
                     f"{total(sums[0]):.6g} at {total(sums[1]):g}. Make the plan again."
                 )
 
-    def refuse_simulated(self) -> None:
-        """Refuse charges with noise of a seed: no run that rests on one can be private."""
-        for charge in self.charges:
-            if not charge.private:
-                raise InputError.because(
-                    f"the charge {charge.title} was a simulation: its noise came from a seed, so "
-                    "no budget covers it, and a run that rests on it cannot be private. Make it "
-                    "again with --private-entropy, from a config that does not name it."
-                )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -466,7 +474,8 @@ def charge_of(
 
     Raises:
         BudgetExceededError: nothing is left of a client.
-        InputError: the order of the charges before is not proved.
+        InputError: the order of the charges before is not proved, or one of them was a simulation
+            and this one is private.
 
     Example:
         >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
@@ -477,6 +486,8 @@ def charge_of(
         {'a': (0.25, 0.0)}
     """
     check_neighbours(known, neighbours)
+    if private:
+        refuse_simulated(known)
     has = {name: both for _, name, *both in private_clients(after_charges(population, known))}
     return Charge(
         what=what,

@@ -420,12 +420,14 @@ def charge_run(run: str | Path, charge: Charge) -> None:
                 f"the charge {charge.title} does not come after all that was paid for {folder}. "
                 "Each is paid once, and names all before it."
             )
+        done, plan = (folder / RESULT).exists(), found.plan
         for receipt in make_receipts(
-            found.plan,
-            found.ledger.draws,
+            plan,
+            # A run that was stopped may be resumed, and spend all that was planned.
+            found.ledger.draws if done else plan.schedule.counts,
             settings=found.settings,
-            reports=found.reports,
-            later=(*known[len(found.plan.paid.charges) :], charge),
+            reports=found.reports if done or plan.adaptive is None else plan.report_caps,
+            later=(*known[len(plan.paid.charges) :], charge),
         ):
             if receipt.client in charge.spent and not receipt.holds:
                 whole = receipt.in_all()
@@ -436,7 +438,7 @@ def charge_run(run: str | Path, charge: Charge) -> None:
                 )
         (folder / CHARGES).mkdir(exist_ok=True)
         write_charge(folder / CHARGES / f"{charge.id}.json", charge)
-        if (folder / RESULT).exists():
+        if done:
             found.write_receipts()
 
 

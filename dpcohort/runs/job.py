@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
+from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
@@ -452,7 +453,7 @@ def make_job(
     if folder is not None:
         check_holders(folder, plan, partition, dataset)
     if private_entropy:
-        plan.paid.refuse_simulated()
+        refuse_simulated(plan.paid.charges)
         _check_sampling(plan)
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)

@@ -169,12 +169,8 @@ def test_what_was_paid_beside_the_rounds_is_told_with_what_was_left():
     assert SIMULATED_TUNING not in receipt(charged=CHARGED, tuning=tuned).text()
     assert not receipt(charged={**CHARGED, "promised_epsilon": 1.8}).holds
     # To the last bit: what is spent above a promise is above it.
-    edge = {**CHARGED, "promised_epsilon": 1.0 + made.certified_epsilon}
-    assert receipt(charged=edge).holds
-    for key, least in (
-        ("promised_epsilon", 1.0 + made.certified_epsilon),
-        ("promised_delta", 2e-5),
-    ):
+    for key, least in (("promised_epsilon", made.total_epsilon), ("promised_delta", 2e-5)):
+        assert receipt(charged={**CHARGED, key: least}).holds
         assert not receipt(charged={**CHARGED, key: float(np.nextafter(least, 0.0))}).holds
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
 
+from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, read_toml, whole
@@ -119,7 +120,7 @@ class Federation(Format):
             self._check_keys(self.clients)
         _ = self.optimiser_section  # checked now, not at the first round
         _ = self.pool
-        self.plan.paid.refuse_simulated()
+        refuse_simulated(self.plan.paid.charges)
         return self
 
     def _check_keys(self, keys: Mapping[str, str]) -> None:
