@@ -21,6 +21,7 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
 from dpcohort.cli.terminal import (
     JsonOption,
+    PaidAfterOption,
     SetOption,
     console,
     new_table,
@@ -478,6 +479,7 @@ def bounds(
         bool,
         Option("--private-entropy", help="Noise from the operating system's entropy."),
     ] = False,
+    after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -487,6 +489,7 @@ def bounds(
     from dpcohort.data.private_bounds import estimate_bounds
     from dpcohort.data.tables import client_names, held_for_test, read_table
     from dpcohort.runs.configured import configured_charges, data_section, own_clients
+    from dpcohort.runs.continuation import charge_run
 
     read = load_config(config).with_overrides(changes or [])
     section = data_section(read)
@@ -516,6 +519,8 @@ def bounds(
 
     def begin(charge: Charge) -> None:
         # Counted before it is spent: whatever stops this, the file says what was paid.
+        if after is not None:
+            charge_run(after, charge)
         write_charge(out, charge)
 
     known = configured_charges(read)

@@ -15,6 +15,7 @@ from dpcohort.cli.terminal import (
     DataDirOption,
     DeviceOption,
     JsonOption,
+    PaidAfterOption,
     SetOption,
     console,
     data_changes,
@@ -76,6 +77,7 @@ def tune(
         bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")
     ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    after: PaidAfterOption = None,
     changes: SetOption = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
@@ -91,9 +93,11 @@ def tune(
     choice("--source", origin, ["none", "public", "charged"])
     if str(out) != "-" and out.exists() and not force:
         raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
-    if origin != "charged" and (share is not None or trials is not None or private_entropy):
+    spends = share is not None or trials is not None or private_entropy or after is not None
+    if origin != "charged" and spends:
         raise InputError.because(
-            "--share, --trials and --private-entropy go with --source charged, which alone spends."
+            "--share, --trials, --after and --private-entropy go with --source charged, which "
+            "alone spends."
         )
     if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
         raise InputError.because(
@@ -109,10 +113,13 @@ def tune(
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
         if origin == "charged":
             from dpcohort.accounting.charges import Charge, write_charge
+            from dpcohort.runs.continuation import charge_run
             from dpcohort.tuning import tune_charged
 
             def begin(charge: Charge) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
+                if after is not None:
+                    charge_run(after, charge)
                 place = out.with_name(f"{out.stem}-{charge.id[:8]}.charge.json")
                 write_charge(place, charge)
                 paid.append(f"charges.{charge.id}={json.dumps(place.name)}")

@@ -28,6 +28,7 @@ from dpcohort.accounting.charges import (
     charged_to,
     in_order,
     nothing_left,
+    refuse_simulated,
     write_charge,
 )
 from dpcohort.accounting.segments import Segment, exhausted_clients
@@ -414,6 +415,8 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         refuse_continued(folder)
         found = Run.load(folder)
         check_later([charge], found.plan)
+        if source_of(found.settings) == "private":
+            refuse_simulated([charge])
         known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
         if in_order((*known, charge))[-1] != charge or charge in known:
             raise InputError.because(

@@ -398,13 +398,29 @@ def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp
     assert "ε = 4 at δ = 0.00001" in letter
     assert "ε = 1 of the promise was spent on an estimate of bounds" in letter
 
+    # What is paid after the run is within its promises, and its receipts have it.
+    more = ["data", "bounds", clinics, "--range", "age=0:320", "--after", run]
+    terminal(*more, "--share", 0.1, "-o", tmp_path / "late.json", code=4)
+    assert "would have spent epsilon 4.29" in terminal.errors
+    assert not (tmp_path / "late.json").exists()
+    terminal(*more, "--share", 1e-4, "-o", tmp_path / "late.json")
+    assert len(list((run / "charges").glob("*.json"))) == 1
+    receipt = Run.load(run).receipt("oslo")
+    assert [one["epsilon"] for one in receipt.charged["paid"]] == pytest.approx([1.0, 3e-4])
+    terminal("verify", run)
+
     new = tmp_path / "new.csv"
     new.write_text("id,epsilon,delta\noslo,6,1e-5\nmolde,6,1e-5\nnarvik,2,1e-5\n")
     write_table(tmp_path / "patients.csv", {**CLINICS, "narvik": 48})
     terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
     # Who joins did not pay for the estimate: its records were not looked at.
-    assert Plan.load(plan).population.epsilon.tolist() == [5.0, 5.0, 2.0]
+    assert Plan.load(plan).population.epsilon.tolist() == pytest.approx([4.9997, 4.9997, 2.0])
     terminal("train", clinics, "--plan", plan, "--after", run, "--out", again)
+    (tmp_path / "clients.csv").write_text(
+        "id,epsilon,delta\noslo,6,1e-5\nmolde,6,1e-5\nbergen,4,1e-5\nnarvik,2,1e-5\n"
+    )
+    terminal(*more, "--share", 1e-4, "-o", tmp_path / "none.json", code=2)
+    assert "goes on in" in terminal.errors
     assert terminal("verify", run, again).count("holds") == 2
     found = {receipt.client: receipt for receipt in Run.load(again).receipts()}
     assert found["oslo"].charged["promised_epsilon"] == 6.0
