@@ -418,11 +418,14 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         if source_of(found.settings) == "private":
             refuse_simulated([charge])
         known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
-        if in_order((*known, charge))[-1] != charge or charge in known:
+        unnamed = [one.title for one in known if one.id not in charge.after]
+        if unnamed:
             raise InputError.because(
-                f"the charge {charge.title} does not come after all that was paid for {folder}. "
-                "Each is paid once, and names all before it."
+                f"{folder}: {', '.join(unnamed)} was paid for this run, and {charge.title} would be "
+                "paid as if it was not. Nothing was spent now: use the config of the run, or name "
+                "the charge under [charges]."
             )
+        in_order((*known, charge))
         done, plan = (folder / RESULT).exists(), found.plan
         for receipt in make_receipts(
             plan,

@@ -377,9 +377,10 @@ def test_what_is_paid_after_a_run_is_added_and_not_above_the_promise(tmp_path):
     (first,) = Plan.load(run / "plan.json").paid.charges
     client = drawn_client(run)
     for wrong, kind, words in (
-        (charge(people), InputError, "without knowing of the other"),
+        (charge(people), InputError, "Nothing was spent now"),
         (charge(people, first), BudgetExceededError, "would have spent epsilon"),
-        (first, InputError, "does not come after all"),
+        (first, InputError, "Nothing was spent now"),
+        (replace(charge(people, first), after=(first.id, "0")), InputError, "is not named here"),
         (replace(charge(people, first), neighbours="replace-one"), InputError, "no common total"),
         (replace(charge(people, first), public=(client,)), InputError, "nothing bounds what"),
     ):
