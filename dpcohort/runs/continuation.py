@@ -421,9 +421,9 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         unnamed = [one.title for one in known if one.id not in charge.after]
         if unnamed:
             raise InputError.because(
-                f"{folder}: {', '.join(unnamed)} was paid for this run, and {charge.title} would be "
-                "paid as if it was not. Nothing was spent now: use the config of the run, or name "
-                "the charge under [charges]."
+                f"{folder}: {', '.join(unnamed)} was paid for this run, and the config does not "
+                "name it. Nothing was spent now: use the config of the run, or name that charge "
+                "under [charges]."
             )
         in_order((*known, charge))
         done, plan = (folder / RESULT).exists(), found.plan
