@@ -131,6 +131,12 @@ def test_a_charge_is_paid_from_what_others_left_and_names_them():
     assert charge_of(people(1.0), (), most, **given).id != first.id
 
 
+@pytest.mark.parametrize("spent", [{"a": (1.5, 0.0)}, {"a": (0.1, 2e-5)}, {"a": (-0.1, 0.0)}, {}])
+def test_a_charge_is_a_part_of_the_promise_of_each_who_pays(spent):
+    with pytest.raises(InputError):
+        replace(charge(a=0.1), spent=spent)
+
+
 @pytest.mark.parametrize(
     "change",
     [

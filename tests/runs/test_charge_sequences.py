@@ -163,6 +163,7 @@ class Story:
             if plan.pooled is not None:
                 alone = self.least(self.alone[name], receipt.delta)
                 assert receipt.total_alone_epsilon >= epsilon + alone
+            assert receipt.holds or later, "a plan that breaks a promise by itself"
             whole = receipt.in_all()
             assert (whole.promised_epsilon, whole.delta) == (self.promises[name], DELTA)
             if receipt.holds:
