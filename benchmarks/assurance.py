@@ -151,6 +151,14 @@ FRAME = (
         "",
     ),
     Topic(
+        "charges",
+        "Receipts are never below what was paid, beside the rounds and in them, in any order.",
+        "Random orders of estimate, tuning, training, continuation and evaluation, some on configs "
+        "that leave charges out; each receipt against an addition and a Gaussian formula of the "
+        "test's own.",
+        "",
+    ),
+    Topic(
         "soak",
         "Nothing grows over a long private run.",
         "10,000 private rounds; a guard under 50 requests at once.",

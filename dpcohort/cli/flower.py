@@ -287,10 +287,8 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
     from dpcohort.models.weights import weights_sha256
     from dpcohort.runs.configured import (
-        configured_charges,
         configured_data,
         data_section,
-        described_charges,
         seen_columns,
     )
 
@@ -326,7 +324,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "normalisation": data.normalisation,
         "seed": config.run.seed,
         "tuning": config.tuning or {},
-        "charges": described_charges(*configured_charges(config, data)) or {},
         # Of a set with a name the test records are published; own files hold clients' records.
         "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

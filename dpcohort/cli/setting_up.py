@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -22,6 +21,7 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
 from dpcohort.cli.terminal import (
     JsonOption,
+    PaidAfterOption,
     SetOption,
     console,
     new_table,
@@ -471,20 +471,25 @@ def bounds(
         Option("--range", metavar="COLUMN=LOW:HIGH", help="A public range that holds the column."),
     ],
     out: Annotated[Path, Option("--out", "-o", help="Where to write the estimate, a new file.")],
-    share: Annotated[float, Option(help="Of each client's epsilon that is spent.")] = 0.1,
+    share: Annotated[
+        float, Option(help="Of the epsilon that each client has left that is spent.")
+    ] = 0.1,
     seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
     private_entropy: Annotated[
         bool,
         Option("--private-entropy", help="Noise from the operating system's entropy."),
     ] = False,
+    after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate bounds of columns with noise, paid for from every client's budget."""
+    from dpcohort.accounting.charges import Charge, in_order, write_charge
     from dpcohort.config import load_config
     from dpcohort.data.private_bounds import estimate_bounds
     from dpcohort.data.tables import client_names, held_for_test, read_table
-    from dpcohort.runs.configured import data_section, own_clients
+    from dpcohort.runs.configured import configured_charges, data_section, own_clients
+    from dpcohort.runs.continuation import charge_run
 
     read = load_config(config).with_overrides(changes or [])
     section = data_section(read)
@@ -492,6 +497,8 @@ def bounds(
         raise InputError.because(
             "bounds are estimated for a table whose column data.client says who pays for them."
         )
+    if str(out) == "-":
+        raise InputError.because("an estimate is paid for: --out names the file that says so.")
     if out.exists():  # each estimate is paid for
         raise InputError.because(f"{out} exists already, and was paid for. Choose another name.")
     place = read.folder / section.name
@@ -509,7 +516,15 @@ def bounds(
         if name not in table:
             step = did_you_mean(name, table)
             raise InputError("--range", given=name, allowed="a column", next_step=step)
-    found = estimate_bounds(
+
+    def begin(charge: Charge) -> None:
+        # Counted before it is spent: whatever stops this, the file says what was paid.
+        if after is not None:
+            charge_run(after, charge)
+        write_charge(out, charge)
+
+    known = configured_charges(read)
+    charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows] for name in asked},
         owners[trained].tolist(),
         population,
@@ -517,15 +532,20 @@ def bounds(
         share=share,
         neighbours=read.contract.neighbours,
         seed=None if private_entropy else seed,
+        known=known,
+        before_spending=begin,
     )
-    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    if not write_new(out, text, force=False, as_json=as_json, bounds=found["bounds"]):
+    write_charge(out, charge, **found)
+    if as_json:
+        print_json(path=str(out), bounds=found["bounds"], charge=charge.id)
         return
     for name, ends in found["bounds"].items():
         say(f"{one_line(name)}: {ends[0]:g} to {ends[1]:g}")
-    say(f"Each client paid {share:.0%} of its epsilon; {found['stamp']}")
+    whole = f", after {', '.join(one.title for one in in_order(known))}" if known else ""
+    say(f"Each client paid {share:.0%} of the epsilon that it had left{whole}; {found['stamp']}")
     named = os.path.relpath(out, read.folder)
     say(f'Wrote {out}. Next: in {config}, under [data], estimated_bounds = "{named}"')
+    say("Do it before anything else is paid for: what does not know of this charge is refused.")
 
 
 def _range(word: str) -> tuple[str, tuple[float, float]]:

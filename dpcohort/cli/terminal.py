@@ -216,6 +216,15 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
 
+PaidAfterOption = Annotated[
+    Path | None,
+    Option(
+        "--after",
+        metavar="RUN",
+        help="A run that was trained on these records: what is paid counts there, within its "
+        "promises.",
+    ),
+]
 LetterOption = Annotated[
     Path | None,
     Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),

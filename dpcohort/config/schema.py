@@ -205,10 +205,7 @@ class TuningSection(Section):
 
     source: Literal["none", "public", "charged"]
     records: str | None = None
-    share: float | None = _bounded(None, above=0, below=1)
-    private: bool | None = None
-    id: str | None = None
-    budgets: str | None = None
+    charge: str | None = None  # of source "charged": the id, which stands in [charges] too
 
 
 class ConfigFile(Section):
@@ -227,6 +224,7 @@ class ConfigFile(Section):
     run: RunSection = Field(default_factory=RunSection)
     personal: PersonalSection = Field(default_factory=PersonalSection)
     tuning: TuningSection | None = None
+    charges: dict[str, str] = Field(default_factory=dict)  # the file of each, by its id
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -482,16 +480,13 @@ def check_tuning(section: TuningSection) -> None:
     """Refuse values that do not go together.
 
     Example:
-        >>> check_tuning(TuningSection(source="charged", share=0.5))
+        >>> check_tuning(TuningSection(source="charged", charge="5e0f"))
     """
-    charged = section.source == "charged"
-    for key in ("private", "id", "budgets", "share"):
-        if getattr(section, key) is not None and not charged:
-            raise _goes_with(key, "source", "charged")
-    if charged and section.share is None:
-        words = 'is missing: with source = "charged" it says which part of each budget is spent.'
-        raise InputError.about("share", words)
-    check_bounds(section)
+    if section.charge is not None and section.source != "charged":
+        raise _goes_with("charge", "source", "charged")
+    if section.source == "charged" and section.charge is None:
+        words = 'is missing: with source = "charged" it names what was paid, as in [charges].'
+        raise InputError.about("charge", words)
 
 
 def check_optimiser(section: OptimiserSection) -> None:

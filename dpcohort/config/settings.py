@@ -10,6 +10,7 @@
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
     [data] [task] [model] [optimiser] [run] [grid]    how the plan is executed
+    [charges]      what was paid beside it   -> files of `Charge`, by their ids
 
 ``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
 """
@@ -37,6 +38,7 @@ from dpcohort.accounting.pooled import (
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
+from dpcohort.plain_text import one_line
 from dpcohort.plugins import check_settings, kind_of_rule
 from dpcohort.text_files import parse_toml, read_utf8, toml_text, toml_value
 from dpcohort.training import Training
@@ -294,6 +296,12 @@ class Config:
         return dict(written) if isinstance(written, dict) else None
 
     @property
+    def charges(self) -> dict[str, Path]:
+        """The file of each charge that the configuration names, by its id."""
+        named = self.values.get("charges", {})
+        return {name: self.folder / str(place) for name, place in named.items()}
+
+    @property
     def is_adaptive(self) -> bool:
         """Whether the rule chooses cohorts during the training, from what clients report."""
         return kind_of_rule(self.rule) == "adaptive"
@@ -301,10 +309,7 @@ class Config:
     def population(
         self, records: int | None = None, sizes: Mapping[str, int] | None = None
     ) -> Population:
-        """Read or draw the clients, with the budgets that they have left for training.
-
-        Settings that were chosen on the clients' records have been paid for: ``tuning.share`` of
-        each budget is spent.
+        """Read or draw the clients, with all that they promised, whatever was paid of it.
 
         Args:
             records: how many the data set has; used where the file leaves ``total_size`` to it.
@@ -316,12 +321,11 @@ class Config:
         try:
             if self.clients is not None:
                 allowed = bool(self.values["population"].get("allow_large_delta"))
-                listed = Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
-                return self._left(listed)
+                return Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
             from dpcohort.config.schema import draw_population
 
             has_data = self.data is not None
-            return self._left(draw_population(self._file.population, records, has_data=has_data))
+            return draw_population(self._file.population, records, has_data=has_data)
         except FileFormatError:
             raise
         except InputError as error:
@@ -330,10 +334,6 @@ class Config:
     def problem(self, section: str, error: InputError) -> FileFormatError:
         """An error about a value of a section, with the file and the line it stands on."""
         return error_of(_label(self.path), [within(section, error)], self._lines)
-
-    def _left(self, clients: Population) -> Population:
-        spent = float((self.tuning or {}).get("share") or 0.0)
-        return clients if spent == 0.0 else clients.with_scaled_budgets(1.0 - spent, 1.0 - spent)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
         """The same configuration with some keys changed, each given as ``section.key=value``.
@@ -344,9 +344,20 @@ class Config:
             >>> config = config_for_clients("clients.csv")
             >>> config.with_overrides(["training.rounds=200"]).training.rounds
             200
+
+        Raises:
+            InputError: a change is none, or would drop what was paid of the budgets.
         """
         changes = list(overrides)
         values, places = apply_overrides(self.values, changes)
+        dropped = _paid_files(self.values) - _paid_files(values)
+        if dropped:
+            raise InputError.because(
+                f"{_label(self.path)} with {', '.join(changes)} would forget what was paid by the "
+                f"clients, as {one_line(min(dropped))} says; that stays spent whatever is trained. "
+                "Keep it: under [charges], with its id and file, where the estimate itself is not "
+                "wanted any more."
+            )
         # What was changed here does not stand in the file any more.
         lines = {
             where: None if any(where[: len(place)] == place for place in places) else line
@@ -368,6 +379,14 @@ class Config:
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
         return _build(values, self.path, self._lines)
+
+
+def _paid_files(values: Mapping[str, Any]) -> set[str]:
+    """The files of charges that tables name."""
+    data, named = values.get("data"), values.get("charges")
+    estimate = data.get("estimated_bounds") if isinstance(data, dict) else None
+    files = list(named.values()) if isinstance(named, dict) else []
+    return {str(place) for place in [*files, estimate] if place}
 
 
 def load_config(path: str | Path) -> Config:
@@ -428,7 +447,7 @@ def config_for_folder(text: str, source: Path | None, target: Path) -> str:
     named = {
         section: moved(section, table)
         for section, table in values.items()
-        if section in ("population", "data", "model")
+        if section in ("population", "data", "model", "charges")
     }
     return text if all(named[s] == values[s] for s in named) else toml_text({**values, **named})
 
@@ -512,6 +531,9 @@ def _build(
     for name, check in schema.CHECKS.items():
         if (section := getattr(file, name)) is not None:
             made(name, check, section)
+    if file.tuning is not None and file.tuning.charge not in (None, *file.charges):
+        words = "tuning.charge is not under [charges]: what the tuning paid would be forgotten."
+        problems.append((("tuning", "charge"), words))
     if contract is not None and training is not None and settings is not None:
         told = {where for where, _ in problems}
         pooled = _pooled_problems(file, contract, training)

@@ -125,6 +125,8 @@ ENVIRONMENT = "environment.json"
 CONTINUED = "continued.json"
 #: Of a run that goes on from others: their plans, ledgers, settings and partitions.
 BEFORE = "before"
+#: What was paid for the run's records after its plan was made: a file for each charge, by its id.
+CHARGES = "charges"
 
 #: What is written before the first round.
 _FIRST = (CONFIG, PLAN, PARTITION, ENVIRONMENT, LEDGER, ROUNDS)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
+from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
@@ -89,7 +90,6 @@ class TrainingJob(ABC):
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
             None for the start that a seed gives.
         tuning: where its settings came from, if ``dpcohort tune`` chose them.
-        charges: what was spent on the clients' records before it, as ``run.json`` has it.
     """
 
     plan: Plan
@@ -102,7 +102,6 @@ class TrainingJob(ABC):
     checkpoint_every: int = 1
     config: str | None = None
     tuning: Mapping[str, Any] | None = None
-    charges: Mapping[str, Any] | None = None
     config_folder: Path | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -312,7 +311,6 @@ class Job(TrainingJob):
             **({"merged_noise": True} if self.merged_noise else {}),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
-            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -455,6 +453,7 @@ def make_job(
     if folder is not None:
         check_holders(folder, plan, partition, dataset)
     if private_entropy:
+        refuse_simulated(plan.paid.charges)
         _check_sampling(plan)
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)

@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting.charges import Charge
 from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
@@ -32,10 +33,11 @@ from dpcohort.plan import Plan, RecordedRule
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
-from dpcohort.runs.continuation import segment_of
+from dpcohort.runs.continuation import broken_leavers, segment_of
 from dpcohort.runs.folder import (
     AVERAGE_MODEL,
     BEFORE,
+    CHARGES,
     CHECKPOINTS,
     CONFIG,
     CONTINUED,
@@ -60,7 +62,7 @@ from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
     Receipt,
-    charges_of,
+    later_charges,
     make_receipts,
     read_receipts,
     source_of,
@@ -190,6 +192,7 @@ class _Check:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
         self._settings: dict[str, Any] = {}
+        self._later: tuple[Charge, ...] = ()
         self.findings: list[Finding] = []
         #: As the ledger says, whatever the plan says.
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
@@ -229,10 +232,13 @@ class _Check:
                 found.get("aggregation"), self._plan, self._folder / CONFIG
             ):
                 (self.wrong if is_wrong else self.note)("run.json", words)
-            if self._read("run.json", lambda: charges_of(found.get("charges"))) is None:
-                self._settings = {**found, "charges": None}
         if source_of(self._settings) == "floating point":
             self.overspent("run", FLOATING_POINT)
+        self._charges()
+
+    def _charges(self) -> None:
+        """What was paid after the plan was made is as the folder keeps it, in a proved order."""
+        self._later = self._read(CHARGES, lambda: later_charges(self._folder, self._plan)) or ()
 
     def before(self, method: str) -> None:
         """The runs before are as the plan says, and nobody left one with a broken promise.
@@ -248,6 +254,8 @@ class _Check:
                 old = Plan.load(place / PLAN)
                 if old.sha256 != segment.plan or old.before != self._plan.before[: number - 1]:
                     self.wrong(subject, "its plan is not the one that the run goes on from.")
+                elif not set(old.paid.charges) <= set(self._plan.paid.charges):
+                    self.wrong(subject, "the plan does not count what was paid before that run.")
                 elif segment_of(place, old) != segment:
                     self.wrong(subject, "what the plan says was spent is not in its ledger.")
                 else:
@@ -263,19 +271,12 @@ class _Check:
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
     def _leavers(self, place: Path, old: Plan, new: Plan, when: str, method: str) -> None:
-        left = set(old.population.ids) - set(new.population.ids)
-        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-        journal = Journal.read(old, place / LEDGER)
-        reports = None if old.adaptive is None else journal.reports
-        settings = {"charges": read_json(place / SETTINGS).get("charges")}
-        for receipt in make_receipts(
-            old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
-        ):
-            if not receipt.holds:
-                promised = (receipt.charged or {}).get("promised_epsilon", receipt.promised_epsilon)
-                words = f"{when}, having spent more than it promised: "
-                words += f"epsilon {receipt.total_epsilon} of {promised}."
-                self.overspent(receipt.client, words)
+        paid = (*self._plan.paid.charges, *self._later)
+        for receipt in broken_leavers(old, place, new.population, paid, method):
+            whole = receipt.in_all()
+            words = f"{when}, having spent more than it promised: "
+            words += f"epsilon {whole.certified_epsilon} of {whole.promised_epsilon}."
+            self.overspent(receipt.client, words)
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
@@ -459,10 +460,17 @@ class _Check:
             settings=self._settings,
             method=method,
             reports=None if plan.adaptive is None else self.reports,
+            later=self._later,
         )
         for receipt in truth:
-            if receipt.charged is not None:
-                self._whole_promise(receipt)
+            if receipt.charged is not None and not receipt.holds:
+                whole = receipt.in_all()
+                self.overspent(
+                    receipt.client,
+                    f"promised epsilon {whole.promised_epsilon:.6g} at delta {whole.delta:g} in "
+                    f"all; what was paid beside the rounds and the rounds come to "
+                    f"{receipt.total_epsilon} at delta {receipt.total_delta}.",
+                )
             over = (receipt.certified_epsilon or 0.0) > (receipt.promised_epsilon or math.inf)
             if over:
                 self.overspent(
@@ -472,18 +480,6 @@ class _Check:
                     f"(planned {receipt.planned_steps} steps).",
                 )
         return truth
-
-    def _whole_promise(self, receipt: Receipt) -> None:
-        """What was charged before the rounds and what they may spend are within the promise."""
-        planned = replace(receipt, certified_epsilon=receipt.promised_epsilon)
-        if receipt.charged is not None and not planned.holds:
-            self.overspent(
-                receipt.client,
-                f"promised epsilon {receipt.charged['promised_epsilon']:.6g} at delta "
-                f"{receipt.charged['promised_delta']:g} in all; what was charged before the rounds "
-                f"and what the plan may spend come to {planned.total_epsilon:.6g} at delta "
-                f"{planned.total_delta:g}.",
-            )
 
     def receipts(self, truth: list[Receipt]) -> None:
         """Every receipt says what is true, and there is one for each client that has one."""

@@ -31,7 +31,6 @@ from typing import Any
 from urllib.parse import quote
 
 from dpcohort._validate import whole_number
-from dpcohort.accounting.segments import charges_in
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.data.dataset import Normalisation
@@ -49,7 +48,6 @@ from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import is_named_function, named_function
-from dpcohort.runs.receipts import charges_of
 from dpcohort.training import Training
 
 _LONGEST = 120
@@ -186,7 +184,6 @@ def write_kit(
         if model.weights:  # every part of a kit has them beside its file
             model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
-        charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         values["own_model"] = _own_model_words("owner", model.name, code, values)
         if plan.pooled is not None:
             values |= {**_SUMS, "pooled": kit_text("pooled-owner.md")}
@@ -199,7 +196,6 @@ def write_kit(
                 model=model,
                 normalisation=normalisation,
                 table=table,
-                charges=charges,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,

@@ -109,7 +109,6 @@ class FederatedJob(TrainingJob):
             after=None if after is None else Path(after),
             carried=carried,
             tuning=federation.tuning or None,
-            charges=federation.charges or None,
             private=True,  # guards draw batches and noise from their operating system's entropy
             weights=described_weights(
                 model,
@@ -195,7 +194,6 @@ class FederatedJob(TrainingJob):
             "optimiser": dict(self.federation.optimiser),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
-            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
             "quorum": self.federation.quorum,

@@ -17,11 +17,12 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
+from dpcohort.accounting.charges import IN_WORDS
 from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
-from dpcohort.runs.receipts import CHARGED_FOR, Receipt, weights_in_words
+from dpcohort.runs.receipts import Receipt, weights_in_words
 
 _SEVERAL = 5  # records of one person that the letter speaks of
 _CURVE = 81
@@ -122,13 +123,11 @@ def _honest(receipt: Receipt) -> int:
 
 
 def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
-    """What was spent before the training: on what, ε and δ."""
-    paid = receipt.charged or {}
-    found = [
-        (words, paid.get(f"{what}_epsilon", 0.0), paid.get(f"{what}_delta", 0.0))
-        for what, words in CHARGED_FOR.items()
+    """What was paid beside the rounds, in the order in which it was: on what, ε and δ."""
+    paid = [] if receipt.charged is None else receipt.charged["paid"]
+    return [
+        (f"{IN_WORDS[one['what']]} ({one['id'][:8]})", one["epsilon"], one["delta"]) for one in paid
     ]
-    return [one for one in found if one[1] or one[2]]
 
 
 def _rates(

@@ -16,6 +16,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
+from dpcohort.accounting.charges import Charge
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
@@ -61,7 +63,7 @@ from dpcohort.report.html.sources import (
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
 from dpcohort.runs.folder import CONFIG, RECEIPTS, finite_json
-from dpcohort.runs.receipts import NOT_PRIVATE, charges_of, read_receipts
+from dpcohort.runs.receipts import NOT_PRIVATE, later_charges, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
 
@@ -414,15 +416,13 @@ def report_of_reproduction(found: Reproduction) -> Report:
 def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
     if run.plan is None or run.draws is None:
         return []
-    settings = run.settings
-    try:
-        charges_of(settings.get("charges"))
-    except DpcohortError:  # that they cannot be read is among the problems already
-        settings = {**settings, "charges": None}
+    later: tuple[Charge, ...] = ()
+    with suppress(DpcohortError):  # that they cannot be read is among the problems already
+        later = later_charges(Path(run.path), run.plan)
     if run.plan.adaptive is not None:
         reports = 0 * run.draws if run.reports is None else run.reports
-        return adaptive_points(run.plan, run.draws, reports, settings=settings, method=method)
-    return client_points(run.plan, run.draws, settings=settings, method=method)
+        return adaptive_points(run.plan, run.draws, reports, later=later, method=method)
+    return client_points(run.plan, run.draws, later=later, method=method)
 
 
 def _title(names: Sequence[str], best: int) -> str:
