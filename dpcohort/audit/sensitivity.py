@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests B and J: how far one record can move an update, whatever it holds.
+"""Tests B, J and M: how far one record can move an update, whatever it and the model hold.
 
 **B, sensitivity.** Two neighbouring data sets, the same noise: what is left is what one record did,
 and the bound is certain: C / B if a record is replaced by nothing, 2 C / B if by another. Where a
@@ -12,20 +12,28 @@ choose them.
 **J, erasure.** A membership attack: many records that agree, and one that may be able to take them
 all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker
 is right in e / (1 + e) = 73.1 % of cases at most.
+
+**M, isolation.** Models and losses in which one record reaches another, one after the other: what is
+released of several batches with a record and without it, the same noise in both. The bound is C in
+each batch, or what the model is, refused. Sums are released as 32-bit numbers, and the bound is
+raised by how those round.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from dpcohort._validate import FloatArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import calibrate_noise
+from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
 from dpcohort.audit.claims import (
     Claim,
     Finding,
@@ -33,6 +41,7 @@ from dpcohort.audit.claims import (
     repeats,
     updates_of,
 )
+from dpcohort.errors import DpcohortError
 
 _RECORDS, _BATCH, _DIMENSION, _ROUNDS = 16, 4, 64, 60
 _CANARIES = (1e3, 1 + 1e-7, 0.3)  # in units of C
@@ -40,6 +49,8 @@ _BACKGROUNDS = (0.0, 1e4)
 _TOLERANCE = 1e-5
 _SMALL_NOISE = 2.0**-16
 _SMALL_CLIPS = (1e-7, 1e-25)  # squares of what is to be clipped then leave the 32-bit floats
+
+_LAST_PLACE = float(np.finfo(np.float32).eps)
 
 _EPSILON, _DELTA = 1.0, 1e-5
 _AGREEMENT = 7.0  # what the other records add up to, in standard deviations of the noise
@@ -141,6 +152,148 @@ def erasure(
         false_alarm_rate=false_alarm_rate,
         measured={"accuracy": accuracy, "allowed": most, "standard deviation": sd},
     )
+
+
+#: What is released of so many batches of all records [draws, D], in units of C, always with the
+#: same noise: of a model or loss, from inputs [records, WIDTH] and classes [records].
+Released = Callable[[Adversary, FloatArray, IntArray, int], FloatArray]
+Verdict = Literal["held", "refused", "BROKEN", "out of reach"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What became of one model or loss in which a record reaches others.
+
+    Attributes:
+        name: of the model or loss.
+        about: what it does.
+        verdict: ``held`` (no batch moved by more than C), ``refused`` (with a message, whatever
+            the records are), ``BROKEN``, or ``out of reach`` (moved, but nothing is promised).
+        moved: how far a batch moved at most, in units of C; infinite if one record decides
+            whether there is an answer.
+        detail: the message, or in which trial it moved most.
+
+    Example:
+        >>> print(Isolation(name="Centred", about="", verdict="BROKEN", moved=3.2, detail=""))
+        BROKEN (3.2 C)
+    """
+
+    name: str
+    about: str
+    verdict: Verdict
+    moved: float
+    detail: str
+
+    def __str__(self) -> str:
+        shown = "" if self.verdict == "refused" else f" ({self.moved:.2g} C)"
+        return f"{self.verdict}{shown}"
+
+
+def isolation(
+    released: Released,
+    adversaries: Iterable[Adversary],
+    *,
+    rows: int = 1,
+    full: bool = False,
+    on_case: Callable[[Isolation], None] | None = None,
+) -> list[Isolation]:
+    """Train models and losses in which one record reaches another, with a record and without it.
+
+    Args:
+        released: the training under test.
+        adversaries: models and losses.
+        rows: records that are one unit: all of them are there, or none.
+        full: many numbers of records, kinds of records and places, instead of two trials in which
+            the model or loss shows best what it does.
+        on_case: called with each outcome as soon as it is there.
+
+    Example:
+        >>> from dpcohort.audit import ModelsUnderTest
+        >>> from dpcohort.audit.adversarial_models import MODELS
+        >>> [found] = isolation(ModelsUnderTest("guard"), [MODELS["Centred"]])
+        >>> found.verdict
+        'held'
+    """
+    found = []
+    for one in adversaries:
+        tried = [_moved(released, one, trial, rows) for trial in _trials(one, full=full)]
+        moved, detail = max((seen for seen in tried if seen[0] >= 0), default=(-1.0, ""))
+        verdict: Verdict = "held" if moved <= 1 else "BROKEN" if one.reachable else "out of reach"
+        if moved < 0:
+            verdict, detail = "refused", tried[0][1]
+        found.append(
+            Isolation(
+                name=one.name, about=one.about, verdict=verdict, moved=max(moved, 0), detail=detail
+            )
+        )
+        if on_case is not None:
+            on_case(found[-1])
+    return found
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """So many records, one of them of a kind, at a place."""
+
+    records: int
+    value: str
+    place: int
+    seed: int
+
+
+def _trials(one: Adversary, *, full: bool) -> Iterator[_Trial]:
+    for seed in range(2):
+        yield _Trial(one.records, one.value, 0, seed)
+    if full:
+        sizes = sorted({one.records, 2, 3, 5, 8, 33})
+        for records, value in product(sizes, ("ordinary", "large", "nan")):
+            yield _Trial(records, value, 0, 2)
+            yield _Trial(records, value, records // 2, 3)
+
+
+def _moved(released: Released, one: Adversary, trial: _Trial, rows: int) -> tuple[float, str]:
+    """By how many C a batch moved, less what rounds; -1 if the model is refused. And a remark."""
+    inputs, labels = _made_up_records(trial, rows)
+    others = np.r_[: trial.place, trial.place + rows : len(inputs)]
+    seen: list[FloatArray | BaseException] = []
+    for there in (np.arange(len(inputs)), others):
+        forget()
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                seen.append(released(one, inputs[there], labels[there], one.draws))
+        except (Exception, SystemExit) as error:  # models may do as they like
+            seen.append(error)
+    forget()
+    with_it, without = seen
+    if isinstance(with_it, DpcohortError) and isinstance(without, DpcohortError):
+        return -1.0, str(with_it)
+    kind = {"nan": "not a number"}.get(trial.value, trial.value)
+    what = f"{trial.records} records, number {trial.place} {kind}, {one.draws} draws"
+    if isinstance(with_it, BaseException) or isinstance(without, BaseException):
+        error = next(world for world in seen if isinstance(world, BaseException))
+        when = "always" if type(with_it) is type(without) else "if one record is there, or not"
+        return math.inf, f"{what}: {type(error).__name__}: {error}, {when}"
+    # Numbers of 32 bits are off by half a unit of their last place.
+    largest = max(float(np.abs(world).max(initial=0)) for world in (with_it, without))
+    rounding = largest * _LAST_PLACE * math.sqrt(with_it.shape[1])
+    return _gap(with_it, without) / (1 + _TOLERANCE + rounding), what
+
+
+def _made_up_records(trial: _Trial, rows: int) -> tuple[FloatArray, IntArray]:
+    """Records that are much alike, so that what moves one moves all, and a unit that differs."""
+    rng = np.random.default_rng(trial.seed)
+    centre, size = rng.standard_normal(WIDTH), (trial.records + rows - 1, WIDTH)
+    inputs = (centre + 0.5 * rng.standard_normal(size)).clip(-3, 3)
+    labels = np.full(len(inputs), CLASSES - 1)
+    unit = slice(trial.place, trial.place + rows)
+    labels[unit] = 1
+    if trial.value == "large":
+        inputs[unit] *= 1000
+        inputs[unit, 0] = np.abs(inputs[unit, 0])
+    if trial.value == "nan":
+        inputs[unit] = np.nan
+    return inputs, labels
 
 
 def _influences(

@@ -13,6 +13,9 @@ loss of class 0 has the slope -1/2 in the first score; the first score is built 
 x in the weights, whatever they are. So the gradient of a record is its input, to the last bit.
 
 **A step** is a function of gradients; each of its calls gets a seed of its own.
+
+**Models of others** are what else dpcohort shows records to. They are trained with the noise of a
+source without entropy, which is always the same and takes all records into every batch.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
 from dpcohort.accounting.pooled import Pooled
+from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
+from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary
 from dpcohort.audit.claims import Claim, PrivateTraining
 from dpcohort.audit.pooled import PooledClaim, public_clients, stacked
+from dpcohort.data import dataset_from_arrays
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
@@ -43,6 +49,7 @@ from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
     Experiment,
+    FlatLayout,
     Optimiser,
     ReferenceEngine,
     Streams,
@@ -50,8 +57,11 @@ from dpcohort.engine import (
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import InputError
+from dpcohort.models import check_trainable, precompute_features
 from dpcohort.plugins import named_function, telling
+from dpcohort.runs.chooser import LossMeter, ReportHandler
 from dpcohort.schedule import Schedule
+from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import Training
 
 #: What can be hostile in a model.
@@ -63,6 +73,7 @@ HOSTILE = (
 )
 _WEIGHT = 0.5  # of a pooled client under test; powers of two scale floats exactly
 _COMPANY = (0.25,)  # what records of its company may do, against its own
+_PUBLIC_SIZE = 1
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
@@ -377,6 +388,148 @@ class GuardUnderTest:
             for _ in range(cohorts.size)
         ]
         return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)
+
+
+#: Where records meet a model of others.
+MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
+_REPORTED = ReportTerms(loss_bound=2.0)
+
+
+def _no_entropy(size: int) -> bytes:
+    """Bytes of noise that is always the same, and of draws that take every record."""
+    return bytes(size)
+
+
+@dataclass(frozen=True)
+class ModelsUnderTest:
+    """Training with a model or loss of others, as :func:`~dpcohort.audit.isolation` takes it.
+
+    Args:
+        place: where records meet the model: in an engine's private steps (``batched``,
+            ``reference``), in reports of losses, in a frozen encoder whose features are computed
+            once, in the guard's steps and in its reports.
+        device: where engines train, ``cpu`` or ``cuda``.
+        examined: try models and losses on made-up records first, as a training does; without it,
+            as if that had found nothing.
+
+    Example:
+        >>> from dpcohort.audit.adversarial_models import MODELS
+        >>> inputs, labels = np.zeros((4, WIDTH)), np.zeros(4, dtype=np.int64)
+        >>> ModelsUnderTest("guard")(MODELS["Centred"], inputs, labels, 2).shape
+        (2, 63)
+    """
+
+    place: str
+    device: str = "cpu"
+    examined: bool = True
+
+    def __post_init__(self) -> None:
+        choice("place", self.place, MODEL_PLACES)
+
+    @property
+    def takes_losses(self) -> bool:
+        """Whether a loss is computed there."""
+        return self.place != "frozen"
+
+    def __call__(
+        self, case: Adversary, inputs: FloatArray, labels: IntArray, draws: int
+    ) -> FloatArray:
+        """What is released of so many batches of all records, [draws, D], in units of the clip."""
+        records = inputs.astype(np.float32), labels.astype(np.int64)
+        task = {"loss": case.loss} if case.loss else {}
+        if self.place.startswith("guard"):
+            return self._of_guard(case.model(), task, *records, draws)
+        if self.place == "frozen":
+            return self._of_features(case.model(), *records, draws)
+        return self._of_engine(case.model(), task, *records, draws)
+
+    def _of_engine(
+        self, model: nn.Module, task: Mapping[str, str], inputs: Any, labels: IntArray, draws: int
+    ) -> FloatArray:
+        size = len(inputs)
+        # The public number that sums are divided by; they are multiplied by it again.
+        plan = step_plan(
+            Claim(sampler="poisson"),
+            cohorts=np.zeros((draws, 1), dtype=np.int64),
+            size=size,
+            batch_size=_PUBLIC_SIZE,
+            local_steps=1,
+        )
+        predicted = Task.from_dict(task, outputs=CLASSES)
+        if self.examined:
+            check_own_loss(predicted)
+            check_trainable(model, input_shape=(WIDTH,), classes=CLASSES)
+        records = ClientRecords(
+            inputs,
+            labels,
+            indices=np.arange(size),
+            offsets=np.array([0, size]),
+            dtype=torch.float32,
+            device=self.device,
+        )
+        streams, loss = Streams(None, _no_entropy), predicted.loss_on(self.device)
+        if self.place == "reports":
+            plan.terms, plan.report_multipliers = _REPORTED, np.ones(1)
+            meter = LossMeter(model, records, loss=loss)
+            handler = ReportHandler(plan, meter, streams=streams)
+            start = FlatLayout(model).flatten(model).to(self.device)
+            answers = [handler.ask(t, [0], start)[0] for t in range(draws)]
+            return _centred_sums(answers, size)
+        steps = Optimiser(local_step=1.0)
+        experiment = Experiment(plan=plan, records=records, streams=streams, optimiser=steps)
+        kind = ReferenceEngine if self.place == "reference" else BatchedEngine
+        engine = kind(model, [experiment], loss=loss)
+        (state,) = engine.initial_states()
+        found = []
+        for t in range(draws):
+            (arrived,) = engine.updates([state.parameters], [cohort_of(plan, t)])
+            found.append(arrived.updates[0].double().cpu().numpy())
+        return np.stack(found) * _PUBLIC_SIZE
+
+    def _of_features(
+        self, encoder: nn.Module, inputs: Any, labels: IntArray, draws: int
+    ) -> FloatArray:
+        """Sums of clipped features: the gradients of a linear model whose loss is its output."""
+        encoder.requires_grad_(requires_grad=False)
+        data = dataset_from_arrays(
+            "trial",
+            train_inputs=inputs,
+            train_labels=labels,
+            test_inputs=np.zeros((1, WIDTH), np.float32),
+            test_labels=np.zeros(1, np.int64),
+            classes=CLASSES,
+        )
+        sums = []
+        for _ in range(draws):
+            rows = precompute_features(data, encoder, device=self.device).train_inputs
+            rows = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+            sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+            sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
+        return np.stack(sums)
+
+    def _of_guard(
+        self, model: nn.Module, task: Mapping[str, str], inputs: Any, labels: IntArray, draws: int
+    ) -> FloatArray:
+        terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=task)
+        data = GuardedData(inputs, labels, "")
+        training = LocalTraining(terms, data, _no_entropy, module=model)
+        start = FlatLayout(model).flatten(model).numpy()
+        batches = ("poisson", 1.0, _PUBLIC_SIZE)
+        if self.place == "guard":
+            steps = [
+                training.update(start, Lattice(1.0, 1.0), batches, [1.0]) for _ in range(draws)
+            ]
+            return np.stack(steps).astype(np.float64) * _PUBLIC_SIZE
+        lattice = Lattice(1.0, _REPORTED.half_range)
+        found = [training.report(start, lattice, batches, _REPORTED) for _ in range(draws)]
+        sums = np.concatenate(found).astype(np.float64) * _PUBLIC_SIZE
+        return np.asarray(sums[:, None] / _REPORTED.half_range)
+
+
+def _centred_sums(answers: Sequence[float], size: int) -> FloatArray:
+    """Reports as the sums that they are means of, in units of what a record can do at most."""
+    middle = _REPORTED.half_range
+    return np.array([[(one - middle) * size / middle] for one in answers])
 
 
 _FORMS = (
