@@ -13,10 +13,10 @@ choose them.
 all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker
 is right in e / (1 + e) = 73.1 % of cases at most.
 
-**M, isolation.** Models and losses in which one record reaches another, one after the other: what is
-released of several batches with a record and without it, the same noise in both. The bound is C in
-each batch, or what the model is, refused. Sums are released as 32-bit numbers, and the bound is
-raised by how those round.
+**M, isolation.** Models and losses in which one record reaches another, one after the other: what
+is released of several batches with a record and without it, the same noise in both. The bound is C
+in each batch; a model may also be refused, whatever the records are. Sums are released as numbers
+of 32 bits, and the bound is raised by how those round.
 """
 
 from __future__ import annotations
