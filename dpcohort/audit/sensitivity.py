@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -154,9 +155,9 @@ def erasure(
     )
 
 
-#: What is released of so many batches of all records [draws, D], in units of C, always with the
-#: same noise: of a model or loss, from inputs [records, WIDTH] and classes [records].
-Released = Callable[[Adversary, FloatArray, IntArray, int], FloatArray]
+#: Builds a training of a model or loss on inputs [records, WIDTH] and classes [records]. It gives
+#: what is released of batches, [batches, D], in units of C and always with the same noise.
+Released = Callable[[Adversary, FloatArray, IntArray], Callable[[Sequence[IntArray]], FloatArray]]
 Verdict = Literal["held", "refused", "BROKEN", "out of reach"]
 
 
@@ -203,8 +204,8 @@ def isolation(
         released: the training under test.
         adversaries: models and losses.
         rows: records that are one unit: all of them are there, or none.
-        full: many numbers of records, kinds of records and places, instead of two trials in which
-            the model or loss shows best what it does.
+        full: many numbers of records, kinds of records and places, instead of the trial in which the
+            model or loss shows best what it does.
         on_case: called with each outcome as soon as it is there.
 
     Example:
@@ -216,11 +217,11 @@ def isolation(
     """
     found = []
     for one in adversaries:
-        tried = [_moved(released, one, trial, rows) for trial in _trials(one, full=full)]
-        moved, detail = max((seen for seen in tried if seen[0] >= 0), default=(-1.0, ""))
+        tried = _tried(released, one, list(_trials(one, full=full)), rows)
+        moved, detail = max(tried)
         verdict: Verdict = "held" if moved <= 1 else "BROKEN" if one.reachable else "out of reach"
         if moved < 0:
-            verdict, detail = "refused", tried[0][1]
+            verdict = "refused"
         found.append(
             Isolation(
                 name=one.name, about=one.about, verdict=verdict, moved=max(moved, 0), detail=detail
@@ -242,42 +243,83 @@ class _Trial:
 
 
 def _trials(one: Adversary, *, full: bool) -> Iterator[_Trial]:
-    for seed in range(2):
-        yield _Trial(one.records, one.value, 0, seed)
+    yield _Trial(one.records, one.value, 0, one.seed)
     if full:
+        yield _Trial(one.records, one.value, 0, one.seed + 1)
         sizes = sorted({one.records, 2, 3, 5, 8, 33})
         for records, value in product(sizes, ("ordinary", "large", "nan")):
             yield _Trial(records, value, 0, 2)
             yield _Trial(records, value, records // 2, 3)
 
 
-def _moved(released: Released, one: Adversary, trial: _Trial, rows: int) -> tuple[float, str]:
-    """By how many C a batch moved, less what rounds; -1 if the model is refused. And a remark."""
-    inputs, labels = _made_up_records(trial, rows)
-    others = np.r_[: trial.place, trial.place + rows : len(inputs)]
+_REFUSED = -1.0
+
+
+def _tried(
+    released: Released, one: Adversary, trials: Sequence[_Trial], rows: int
+) -> list[tuple[float, str]]:
+    """By how many C a batch moved in each trial, or that the model is refused; and a remark."""
+    parts = [_made_up_records(trial, rows) for trial in trials]
+    # One more that is never drawn: batches are then no larger than half of all records.
+    inputs, labels = (np.concatenate([*some, some[0][:1]]) for some in zip(*parts, strict=True))
+    forget()
+    try:
+        with quiet():
+            run = released(one, inputs, labels)
+    except DpcohortError as error:
+        return [(_REFUSED, str(error))]
+    except (Exception, SystemExit) as error:  # models may do as they like
+        return [(math.inf, f"it always fails: {type(error).__name__}: {error}")]
+    found, start = [], 0
+    for trial, (own, _) in zip(trials, parts, strict=True):
+        every = np.arange(start, start + len(own))
+        unit = slice(trial.place, trial.place + rows)
+        worlds = [[batch] * one.draws for batch in (every, np.delete(every, unit))]
+        found.append(_moved(run, worlds, trial))
+        start += len(own)
+    forget()
+    return found
+
+
+def _moved(
+    run: Callable[[Sequence[IntArray]], FloatArray], worlds: list[list[IntArray]], trial: _Trial
+) -> tuple[float, str]:
+    kind = {"nan": "not a number"}.get(trial.value, trial.value)
+    what = f"{trial.records} records, number {trial.place} {kind}"
     seen: list[FloatArray | BaseException] = []
-    for there in (np.arange(len(inputs)), others):
+    for batches in worlds:
         forget()
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                seen.append(released(one, inputs[there], labels[there], one.draws))
-        except (Exception, SystemExit) as error:  # models may do as they like
+            with quiet():
+                seen.append(run(batches))
+        except (Exception, SystemExit) as error:
             seen.append(error)
-    forget()
     with_it, without = seen
-    if isinstance(with_it, DpcohortError) and isinstance(without, DpcohortError):
-        return -1.0, str(with_it)
-    kind = {"nan": "not a number"}.get(trial.value, trial.value)
-    what = f"{trial.records} records, number {trial.place} {kind}, {one.draws} draws"
     if isinstance(with_it, BaseException) or isinstance(without, BaseException):
         error = next(world for world in seen if isinstance(world, BaseException))
-        when = "always" if type(with_it) is type(without) else "if one record is there, or not"
+        alike = type(with_it) is type(without)
+        if alike and isinstance(error, DpcohortError):
+            return _REFUSED, str(error)
+        when = "always" if alike else "if one record is there, or not"
         return math.inf, f"{what}: {type(error).__name__}: {error}, {when}"
     # Numbers of 32 bits are off by half a unit of their last place.
     largest = max(float(np.abs(world).max(initial=0)) for world in (with_it, without))
     rounding = largest * _LAST_PLACE * math.sqrt(with_it.shape[1])
     return _gap(with_it, without) / (1 + _TOLERANCE + rounding), what
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of models and numbers that are given on purpose.
+
+    Example:
+        >>> with quiet():
+        ...     np.float64(1) / np.float64(0)
+        np.float64(inf)
+    """
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _made_up_records(trial: _Trial, rows: int) -> tuple[FloatArray, IntArray]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,7 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
-from dpcohort.errors import InputError
+from dpcohort.errors import DpcohortError, InputError
 from dpcohort.models import check_trainable, precompute_features
 from dpcohort.plugins import named_function, telling
 from dpcohort.runs.chooser import LossMeter, ReportHandler
@@ -73,7 +74,6 @@ HOSTILE = (
 )
 _WEIGHT = 0.5  # of a pooled client under test; powers of two scale floats exactly
 _COMPANY = (0.25,)  # what records of its company may do, against its own
-_PUBLIC_SIZE = 1
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
@@ -392,17 +392,31 @@ class GuardUnderTest:
 
 #: Where records meet a model of others.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
-_REPORTED = ReportTerms(loss_bound=2.0)
+_REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
 
-def _no_entropy(size: int) -> bytes:
-    """Bytes of noise that is always the same, and of draws that take every record."""
-    return bytes(size)
+class _Dice:
+    """Bytes that draw the records which are chosen, and noise that is always the same."""
+
+    def __init__(self, records: int) -> None:
+        self.chosen = np.zeros(records, dtype=bool)
+
+    def __call__(self, size: int) -> bytes:
+        if size != 8 * self.chosen.size:
+            return bytes(size)
+        return np.where(self.chosen, 0, 2**64 - 1).astype(np.uint64).tobytes()
+
+    def draws(self, batch: IntArray) -> None:
+        self.chosen[:] = False
+        self.chosen[batch] = True
 
 
 @dataclass(frozen=True)
 class ModelsUnderTest:
     """Training with a model or loss of others, as :func:`~dpcohort.audit.isolation` takes it.
+
+    On a processor every sequence of batches is run in a copy of the process that built the
+    training, so that none meets what another left behind.
 
     Args:
         place: where records meet the model: in an engine's private steps (``batched``,
@@ -414,8 +428,9 @@ class ModelsUnderTest:
 
     Example:
         >>> from dpcohort.audit.adversarial_models import MODELS
-        >>> inputs, labels = np.zeros((4, WIDTH)), np.zeros(4, dtype=np.int64)
-        >>> ModelsUnderTest("guard")(MODELS["Centred"], inputs, labels, 2).shape
+        >>> inputs, labels = np.zeros((5, WIDTH)), np.zeros(5, dtype=np.int64)
+        >>> run = ModelsUnderTest("guard")(MODELS["Centred"], inputs, labels)
+        >>> run([np.array([0, 2]), np.array([1])]).shape
         (2, 63)
     """
 
@@ -432,32 +447,32 @@ class ModelsUnderTest:
         return self.place != "frozen"
 
     def __call__(
-        self, case: Adversary, inputs: FloatArray, labels: IntArray, draws: int
-    ) -> FloatArray:
-        """What is released of so many batches of all records, [draws, D], in units of the clip."""
-        records = inputs.astype(np.float32), labels.astype(np.int64)
-        task = {"loss": case.loss} if case.loss else {}
-        if self.place.startswith("guard"):
-            return self._of_guard(case.model(), task, *records, draws)
-        if self.place == "frozen":
-            return self._of_features(case.model(), *records, draws)
-        return self._of_engine(case.model(), task, *records, draws)
+        self, case: Adversary, inputs: FloatArray, labels: IntArray
+    ) -> Callable[[Sequence[IntArray]], FloatArray]:
+        """What gives the releases of batches, [batches, D], in units of the clip."""
+        build = {"frozen": self._of_features, "guard": self._of_guard}.get(
+            self.place.partition("-")[0], self._of_engine
+        )
+        given: Any = (case, inputs.astype(np.float32), labels.astype(np.int64))
+        if self.device == "cpu":
+            run = build(*given)
+            return lambda batches: _in_a_copy(run, batches)
+        build(*given)  # to be refused before a batch is drawn
+        return lambda batches: build(*given)(batches)
 
-    def _of_engine(
-        self, model: nn.Module, task: Mapping[str, str], inputs: Any, labels: IntArray, draws: int
-    ) -> FloatArray:
-        size = len(inputs)
-        # The public number that sums are divided by; they are multiplied by it again.
+    def _of_engine(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
+        model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
+        public = size // 2  # what sums are divided by; they are multiplied by it again
         plan = step_plan(
             Claim(sampler="poisson"),
-            cohorts=np.zeros((draws, 1), dtype=np.int64),
+            cohorts=np.zeros((1, 1), dtype=np.int64),
             size=size,
-            batch_size=_PUBLIC_SIZE,
+            batch_size=public,
             local_steps=1,
         )
-        predicted = Task.from_dict(task, outputs=CLASSES)
+        task = _task(case)
         if self.examined:
-            check_own_loss(predicted)
+            check_own_loss(task)
             check_trainable(model, input_shape=(WIDTH,), classes=CLASSES)
         records = ClientRecords(
             inputs,
@@ -467,69 +482,123 @@ class ModelsUnderTest:
             dtype=torch.float32,
             device=self.device,
         )
-        streams, loss = Streams(None, _no_entropy), predicted.loss_on(self.device)
+        streams, loss = Streams(None, dice), task.loss_on(self.device)
         if self.place == "reports":
             plan.terms, plan.report_multipliers = _REPORTED, np.ones(1)
+            start = FlatLayout(model).flatten(model).to(self.device)
             meter = LossMeter(model, records, loss=loss)
             handler = ReportHandler(plan, meter, streams=streams)
-            start = FlatLayout(model).flatten(model).to(self.device)
-            answers = [handler.ask(t, [0], start)[0] for t in range(draws)]
-            return _centred_sums(answers, size)
-        steps = Optimiser(local_step=1.0)
-        experiment = Experiment(plan=plan, records=records, streams=streams, optimiser=steps)
-        kind = ReferenceEngine if self.place == "reference" else BatchedEngine
-        engine = kind(model, [experiment], loss=loss)
-        (state,) = engine.initial_states()
-        found = []
-        for t in range(draws):
-            (arrived,) = engine.updates([state.parameters], [cohort_of(plan, t)])
-            found.append(arrived.updates[0].double().cpu().numpy())
-        return np.stack(found) * _PUBLIC_SIZE
 
-    def _of_features(
-        self, encoder: nn.Module, inputs: Any, labels: IntArray, draws: int
-    ) -> FloatArray:
+            def released() -> FloatArray:
+                value = handler.ask(0, [0], start)[0]
+                return np.array([(value - _REPORTED.half_range) / _REPORTED.half_range])
+        else:
+            steps = Optimiser(local_step=1.0)
+            experiment = Experiment(plan=plan, records=records, streams=streams, optimiser=steps)
+            kind = ReferenceEngine if self.place == "reference" else BatchedEngine
+            engine = kind(model, [experiment], loss=loss)
+            (state,), cohort = engine.initial_states(), cohort_of(plan, 0)
+
+            def released() -> FloatArray:
+                (arrived,) = engine.updates([state.parameters], [cohort])
+                return np.asarray(arrived.updates[0].double().cpu().numpy())
+
+        return _drawing(dice, released, public)
+
+    def _of_features(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
         """Sums of clipped features: the gradients of a linear model whose loss is its output."""
-        encoder.requires_grad_(requires_grad=False)
-        data = dataset_from_arrays(
-            "trial",
-            train_inputs=inputs,
-            train_labels=labels,
-            test_inputs=np.zeros((1, WIDTH), np.float32),
-            test_labels=np.zeros(1, np.int64),
-            classes=CLASSES,
-        )
-        sums = []
-        for _ in range(draws):
-            rows = precompute_features(data, encoder, device=self.device).train_inputs
-            rows = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-            sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-            sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
-        return np.stack(sums)
+        encoder = case.model().requires_grad_(requires_grad=False)
+        nothing = {
+            "test_inputs": np.zeros((1, WIDTH), np.float32),
+            "test_labels": np.zeros(1, np.int64),
+        }
 
-    def _of_guard(
-        self, model: nn.Module, task: Mapping[str, str], inputs: Any, labels: IntArray, draws: int
-    ) -> FloatArray:
-        terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=task)
-        data = GuardedData(inputs, labels, "")
-        training = LocalTraining(terms, data, _no_entropy, module=model)
+        def run(batches: Sequence[IntArray]) -> FloatArray:
+            sums = []
+            for batch in batches:
+                data = dataset_from_arrays(
+                    "trial",
+                    train_inputs=inputs[batch],
+                    train_labels=labels[batch],
+                    classes=CLASSES,
+                    **nothing,
+                )
+                rows = precompute_features(data, encoder, device=self.device).train_inputs
+                rows = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+                sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+                sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
+            return np.stack(sums)
+
+        return run
+
+    def _of_guard(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
+        model, dice, public = case.model(), _Dice(len(inputs)), len(inputs) // 2
+        terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_said(case))
         start = FlatLayout(model).flatten(model).numpy()
-        batches = ("poisson", 1.0, _PUBLIC_SIZE)
+        training = LocalTraining(terms, GuardedData(inputs, labels, ""), dice, module=model)
+        batches = ("poisson", 0.5, public)
         if self.place == "guard":
-            steps = [
-                training.update(start, Lattice(1.0, 1.0), batches, [1.0]) for _ in range(draws)
-            ]
-            return np.stack(steps).astype(np.float64) * _PUBLIC_SIZE
-        lattice = Lattice(1.0, _REPORTED.half_range)
-        found = [training.report(start, lattice, batches, _REPORTED) for _ in range(draws)]
-        sums = np.concatenate(found).astype(np.float64) * _PUBLIC_SIZE
-        return np.asarray(sums[:, None] / _REPORTED.half_range)
+            lattice = Lattice(1.0, 1.0)
+            return _drawing(dice, lambda: training.update(start, lattice, batches, [1.0]), public)
+        half = _REPORTED.half_range
+        lattice = Lattice(1.0, half)
+        return _drawing(
+            dice, lambda: training.report(start, lattice, batches, _REPORTED) / half, public
+        )
 
 
-def _centred_sums(answers: Sequence[float], size: int) -> FloatArray:
-    """Reports as the sums that they are means of, in units of what a record can do at most."""
-    middle = _REPORTED.half_range
-    return np.array([[(one - middle) * size / middle] for one in answers])
+def _said(case: Adversary) -> dict[str, str]:
+    return {"loss": case.loss} if case.loss else {}
+
+
+def _task(case: Adversary) -> Task:
+    return Task.from_dict(_said(case), outputs=CLASSES)
+
+
+def _drawing(
+    dice: _Dice, released: Callable[[], Any], public: int
+) -> Callable[[Sequence[IntArray]], FloatArray]:
+    """One release for each batch, as the sum that it is a public share of."""
+
+    def run(batches: Sequence[IntArray]) -> FloatArray:
+        found = []
+        for batch in batches:
+            dice.draws(batch)
+            found.append(np.asarray(released(), dtype=np.float64) * public)
+        return np.stack(found)
+
+    return run
+
+
+def _in_a_copy(
+    run: Callable[[Sequence[IntArray]], FloatArray], batches: Sequence[IntArray]
+) -> FloatArray:
+    """What ``run`` gives in a copy of this process, which then ends; or its error."""
+
+    def child(sender: Any) -> None:
+        torch.set_num_threads(1)  # threads do not go along
+        try:
+            sender.send((run(batches), None, ""))
+        except (Exception, SystemExit) as error:
+            kind = InputError if isinstance(error, DpcohortError) else RuntimeError
+            name = "" if kind is InputError else f"{type(error).__name__}: "
+            sender.send((None, kind, f"{name}{error}"))
+
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=child, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        found, kind, message = receiver.recv()
+    except EOFError:
+        found, kind, message = None, RuntimeError, "the process has ended"
+    process.join()
+    if kind is InputError:
+        raise InputError.because(message)
+    if kind is not None:
+        raise RuntimeError(message)
+    return np.asarray(found)
 
 
 _FORMS = (
