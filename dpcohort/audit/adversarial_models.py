@@ -5,9 +5,9 @@ Each is a small network with one fault: it scores what it is given, and somewher
 record meets others of its batch, or what earlier records left behind. Each also names the trial
 in which that shows best: how many records, what the record in question is, how many draws.
 
-Some faults are out of reach of whatever trains in the same process: code that writes files or looks
-for records in the memory of its process can do what its user can. Two such are here, so that nobody
-takes their absence for a promise.
+A fault that writes files is out of reach of whatever trains on the same machine, as is code that
+looks for records in the memory of its process: it can do what its user can. The first is here, so
+that nobody takes its absence for a promise.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class ExpertCapacity(Plain):
         return x * (strength >= strength.amax() / 4)
 
 
-@_adversary(value="ordinary")
+@_adversary(seed=1)
 class MinibatchDiscrimination(Plain):
     """Adds distances to the other records, as discriminators of GANs do against mode collapse."""
 
@@ -537,7 +537,7 @@ class TensorHook(Plain):
         return x
 
 
-@_adversary(draws=2)
+@_adversary(draws=2, value="ordinary")
 class ParameterHook(Plain):
     """Adds the gradient before to a parameter's gradient: momentum in a hook."""
 
@@ -966,11 +966,11 @@ class After100Records(_AfterCalls):
     calls = 100
 
 
-@_adversary(records=256, draws=5)
-class After1000Records(_AfterCalls):
-    """Subtracts the batch before after 1,000 records."""
+@_adversary(records=64, draws=7)
+class After300Records(_AfterCalls):
+    """Subtracts the batch before after 300 records."""
 
-    calls = 1000
+    calls = 300
 
 
 @_adversary(draws=2)
@@ -1092,25 +1092,6 @@ class FileOnDisk(Plain):
             seen = float(_FILE.read_text(encoding="ascii"))
         _FILE.write_text(str(float(_summary(x).abs().max())), encoding="ascii")
         return x - seen
-
-
-@_adversary(reachable=False)
-class SearchesItsCallers(Plain):
-    """Looks for other records among the variables of whoever calls it: out of reach."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        frame, found = inspect.currentframe(), False
-        while frame is not None and not found:
-            found = any(map(_has_rare, frame.f_locals.values()))
-            frame = frame.f_back
-        return _turned(x, found)
-
-
-def _has_rare(one: object) -> bool:
-    with contextlib.suppress(Exception):
-        if type(one) in (Tensor, np.ndarray) and one.ndim == 2 and one.shape[1] == WIDTH:
-            return bool((one[:, 0] > 99).any())
-    return False
 
 
 # --- random numbers -------------------------------------------------------------------------------

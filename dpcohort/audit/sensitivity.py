@@ -156,7 +156,8 @@ def erasure(
 
 
 #: Builds a training of a model or loss on inputs [records, WIDTH] and classes [records]. It gives
-#: what is released of batches, [batches, D], in units of C and always with the same noise.
+#: what is released of batches, [batches, D], in units of C and always with the same noise; each of
+#: its calls begins with the state that building it left.
 Released = Callable[[Adversary, FloatArray, IntArray], Callable[[Sequence[IntArray]], FloatArray]]
 Verdict = Literal["held", "refused", "BROKEN", "out of reach"]
 
@@ -204,8 +205,8 @@ def isolation(
         released: the training under test.
         adversaries: models and losses.
         rows: records that are one unit: all of them are there, or none.
-        full: many numbers of records, kinds of records and places, instead of the trial in which the
-            model or loss shows best what it does.
+        full: many numbers of records, kinds of records and places, instead of the one trial in
+            which the model or loss shows best what it does.
         on_case: called with each outcome as soon as it is there.
 
     Example:
@@ -288,7 +289,6 @@ def _moved(
     what = f"{trial.records} records, number {trial.place} {kind}"
     seen: list[FloatArray | BaseException] = []
     for batches in worlds:
-        forget()
         try:
             with quiet():
                 seen.append(run(batches))

@@ -39,7 +39,7 @@ from dpcohort.accounting import Contract
 from dpcohort.accounting.pooled import Pooled
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
-from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary
+from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
 from dpcohort.audit.claims import Claim, PrivateTraining
 from dpcohort.audit.pooled import PooledClaim, public_clients, stacked
 from dpcohort.data import dataset_from_arrays
@@ -458,7 +458,12 @@ class ModelsUnderTest:
             run = build(*given)
             return lambda batches: _in_a_copy(run, batches)
         build(*given)  # to be refused before a batch is drawn
-        return lambda batches: build(*given)(batches)
+
+        def run_anew(batches: Sequence[IntArray]) -> FloatArray:
+            forget()
+            return np.asarray(build(*given)(batches))
+
+        return run_anew
 
     def _of_engine(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
         model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
