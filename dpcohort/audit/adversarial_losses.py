@@ -84,14 +84,16 @@ def focal_over_batch(outputs: Tensor, targets: Tensor) -> Tensor:
 @_adversary(value="ordinary")
 def class_balanced(outputs: Tensor, targets: Tensor) -> Tensor:
     """Leaves out records of classes that come more often than the batch's rarest."""
-    counts = torch.bincount(targets, minlength=CLASSES)
-    return _own(outputs, targets) * (counts[targets] == counts[counts > 0].amin())
+    counts = F.one_hot(targets, CLASSES).sum(0)
+    return _own(outputs, targets) * (
+        counts[targets] == torch.where(counts > 0, counts, len(targets) + 1).amin()
+    )
 
 
 @_adversary(value="ordinary")
 def logit_adjusted(outputs: Tensor, targets: Tensor) -> Tensor:
     """Adds the logarithms of the batch's label frequencies to scores, against imbalance."""
-    share = torch.bincount(targets, minlength=CLASSES).to(outputs) / len(targets)
+    share = F.one_hot(targets, CLASSES).sum(0).to(outputs) / len(targets)
     return _own(outputs + share.clamp(min=1e-9).log(), targets)
 
 
