@@ -115,6 +115,19 @@ FRAME = (
         "[1].",
     ),
     Topic(
+        "isolation",
+        "No model and no loss of others lets a record move a batch by more than C.",
+        "Hostile and careless modules and losses, with a record and without it.",
+        "Measured in the row below. Opacus validates layers by type, and no loss [1]. Flower and "
+        "NVFLARE clip or filter a client's whole update and see no model [5, 7].",
+    ),
+    Topic(
+        "isolation-peers",
+        "The same models and losses, given to others (no promise of ours).",
+        "Hostile and careless modules and losses, with a record and without it.",
+        "Opacus' `make_private`, Flower's `LocalDpMod`, NVFLARE's filters [1, 5, 7].",
+    ),
+    Topic(
         "sampler",
         "A record is in a batch as often as accounted for.",
         "Count inclusions of single records and pairs over many batches.",
@@ -196,6 +209,8 @@ SOURCES = (
     "`np.random.normal`), which its LocalDpMod uses. Read, and run where a test of ours says so.",
     "jax-privacy 2.0.0: `jax_privacy/noise_addition.py` (`np.random.randint(0, 2**31)` where no "
     "key is given; `jax.random.normal`), `clipping.py` (`nan_safe`), `auditing.py`. Read.",
+    "NVFLARE 2.9.0, its wheel: `nvflare/app_common/filters/` (`svt_privacy.py`, "
+    "`percentile_privacy.py`: `process_dxo` takes weights or their differences). Read.",
 )
 
 HEAD = """\

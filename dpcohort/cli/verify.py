@@ -25,7 +25,7 @@ from dpcohort.plain_text import counted, one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dpcohort.audit import Claim, Finding, PrivateTraining
+    from dpcohort.audit import Claim, Finding, Isolation, PrivateTraining
     from dpcohort.runs.receipts import Receipt
     from dpcohort.runs.run import Run
     from dpcohort.runs.verification import Verification
@@ -171,9 +171,18 @@ def audit(
         Option(
             metavar="A,B",
             help="Of our trainings only these: batched, reference, pooled, guard, simulation. By "
-            "default all, without --full all but the slow reference.",
+            "default all, without --full all but the slow reference. With --adversarial: batched, "
+            "reference, reports, frozen, guard, guard-reports; by default all.",
         ),
     ] = None,
+    adversarial: Annotated[
+        bool,
+        Option(
+            "--adversarial",
+            help="Train hostile and careless models and losses instead: does a record reach "
+            "others through them?",
+        ),
+    ] = False,
     normals: Annotated[
         int | None, Option(metavar="N", help="Numbers whose tail --full counts.", min=1)
     ] = None,
@@ -190,6 +199,11 @@ def audit(
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
+    if adversarial:
+        if step is not None:
+            raise InputError.because("--adversarial is for dpcohort's own trainings: no --step.")
+        _audit_adversarial(device, only, full=full, as_json=as_json)
+        return
     from dpcohort.audit import Claim, step_by_name
     from dpcohort.audit.suite import FULL_NORMALS
 
@@ -239,6 +253,96 @@ def audit(
         raise typer.Exit(1)
 
 
+def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bool) -> None:
+    """Wherever records meet a model or loss of others, all of the adversarial ones."""
+    from dpcohort.audit import ModelsUnderTest, isolation
+    from dpcohort.audit.adversarial_losses import LOSSES
+    from dpcohort.audit.adversarial_models import MODELS
+    from dpcohort.audit.under_test import MODEL_PLACES
+
+    _check_device(device)
+    # The guard computes on a CPU whatever the device.
+    places = [name for name in MODEL_PLACES if device == "cpu" or not name.startswith("guard")]
+    audited: dict[str, list[Isolation]] = {}
+    for place in _wanted(only, places):
+        subject = ModelsUnderTest(place, device)
+        status = console.status(f"{place} ...")
+        with status if console.is_terminal else nullcontext():
+            audited[place] = isolation(
+                subject,
+                [*MODELS.values(), *(LOSSES.values() if subject.takes_losses else ())],
+                full=full,
+                on_case=lambda one, place=place, status=status: status.update(  # type: ignore[misc]
+                    f"{place}: {one.name} {one} ..."
+                ),
+            )
+        if not as_json:
+            console.print(place, style="bold")
+            console.print(_isolation_table(audited[place]))
+    broken = [
+        f"{place}: {one.name} ({one.moved:.2g} C)"
+        for place, found in audited.items()
+        for one in found
+        if one.verdict == "BROKEN"
+    ]
+    if as_json:
+        print_json(
+            passed=not broken,
+            broken=broken,
+            form="full" if full else "quick",
+            device=device,
+            places={place: [asdict(one) for one in found] for place, found in audited.items()},
+        )
+    else:
+        word, style = ("BROKEN", "bold red") if broken else ("no bound broken", "bold green")
+        console.print(word, style=style, end="")
+        say(f": {'; '.join(broken)}" if broken else "")
+        say(f"A batch may move by C for one record. {_LIMIT}")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _isolation_table(found: Sequence[Isolation]) -> RenderableType:
+    """Those that did not hold one by one; the others by their names."""
+    from rich.text import Text
+
+    table = new_table("", "model or loss", "what was seen", close=True, overflow="fold")
+    for verdict, style in (("BROKEN", "bold red"), ("out of reach", "yellow")):
+        for one in (one for one in found if one.verdict == verdict):
+            moved = f"moved by {one.moved:.3g} C" if math.isfinite(one.moved) else "all or nothing"
+            table.add_row(
+                Text(verdict, style), one.name, Text(f"{one.about} {moved}: {one.detail}")
+            )
+    reasons: dict[str, list[str]] = {}
+    for one in (one for one in found if one.verdict == "refused"):
+        reasons.setdefault(one.detail.replace(one.name, "..."), []).append(one.name)
+    for reason, names in reasons.items():
+        table.add_row(
+            "refused", f"{len(names)} of {len(found)}", Text(f"{', '.join(names)}: {reason}")
+        )
+    held = [one for one in found if one.verdict == "held"]
+    if held:
+        seen = f"by {max(one.moved for one in held):.6f} C at most: "
+        seen += ", ".join(one.name for one in held)
+        table.add_row(Text("held", "green"), f"{len(held)} of {len(found)}", Text(seen))
+    return table
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+
+
+def _wanted(only: str | None, names: Sequence[str]) -> list[str]:
+    """Those that --only picks, in their order; all without it."""
+    wanted = list(names) if only is None else [one.strip() for one in only.split(",")]
+    for name in filter(None, wanted):
+        choice("--only", name, list(names))
+    return [name for name in names if name in wanted]
+
+
 def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     """Our own trainings, as they are deployed, and the simulation."""
     import torch
@@ -246,8 +350,7 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     from dpcohort.audit import EngineUnderTest, GuardUnderTest
     from dpcohort.audit.suite import FULL_NORMALS
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+    _check_device(device)
     many = FULL_NORMALS if device == "cuda" else FULL_NORMALS // 4
     deployed: Any = {"device": device, "private": True, "dtype": torch.float32}
     subjects: _Subjects = {
@@ -259,12 +362,9 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     }
     # The reference takes its records one by one; the guard computes on a CPU whatever the device.
     left_out = {"reference": not full, "guard": device != "cpu"}
-    wanted = [name for name in subjects if not left_out.get(name, False)]
-    if only is not None:
-        wanted = [name.strip() for name in only.split(",") if name.strip()]
-        for name in wanted:
-            choice("--only", name, list(subjects))
-    return {name: subject for name, subject in subjects.items() if name in wanted}
+    usual = [name for name in subjects if not left_out.get(name, False)]
+    wanted = usual if only is None else _wanted(only, list(subjects))
+    return {name: subjects[name] for name in wanted}
 
 
 def _tested(
