@@ -300,7 +300,7 @@ class Receipt:
         """What ``to_dict`` gave of a run.
 
         Raises:
-            InputError: a key is missing or unknown.
+            InputError: a key is missing or unknown, or does not follow from the others.
         """
         computed = (
             *("holds", "unused_epsilon", "total_epsilon", "total_delta"),
@@ -318,7 +318,12 @@ class Receipt:
             and all(isinstance(whole.get(key), int | float) for key in _CHARGED_KEYS)
         ):
             raise InputError.because("not a receipt: 'charged' is not as a receipt has it.")
-        return cls(**{**given, "before": tuple(given.get("before") or ())})
+        receipt = cls(**{**given, "before": tuple(given.get("before") or ())})
+        follows = receipt.to_dict()
+        for key in computed:
+            if values.get(key) != follows.get(key, values.get(key)):
+                raise InputError.because(f"not a receipt: {key!r} does not follow from the rest.")
+        return receipt
 
     def text(self) -> str:
         """The receipt in words."""
@@ -673,13 +678,13 @@ def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
         ['computed again', "each client's guard", 'the operator']
     """
     operator = "that nothing was computed but what the ledger counts"
-    noise = "that batches and noise were drawn as the plan says and then forgotten"
+    noise = "that batches and noise were drawn afresh, as the plan says, and kept by nobody"
     found = {
         "computed again": "every epsilon and delta from the counted draws, all counts and cohorts "
         "against the plan, the hashes of all files"
     }
     if kind != "private":
-        noise = "where batches and noise came from"
+        noise = "that batches and noise are those of the plan"
     if settings.get("drop_in"):
         found["the server's mod in each client"] = f"{noise}, on which records"
     elif settings.get("engine") == "flower":

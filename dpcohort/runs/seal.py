@@ -43,6 +43,8 @@ _SEALED = (
     *(CONFIG, PLAN, PARTITION, SETTINGS, LEDGER, ROUNDS, ENVIRONMENT, EXCHANGE, CLIENT_LEDGERS),
     *(MODEL, LAST_MODEL, AVERAGE_MODEL, CHECKPOINTS, RECEIPTS, BEFORE),
 )
+#: Those that every finished run has.
+_ALWAYS = (PLAN, PARTITION, SETTINGS, LEDGER, ROUNDS, ENVIRONMENT, MODEL, CHECKPOINTS, RECEIPTS)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -99,7 +101,7 @@ def changes_since_sealed(folder: Path, result: Mapping[str, Any]) -> list[tuple[
         changes.append((RESULT, f"{words}."))
     written = result.get("sha256")
     hashes = dict(written) if isinstance(written, Mapping) else {}
-    for name in sorted({*hashes, *found}):
+    for name in sorted({*hashes, *found, *_ALWAYS}):
         now, then = found.get(name, "missing"), str(hashes.get(name, "nothing"))
         if now != then:
             changes.append((name, f"its SHA-256 is {now[:16]}, written {then[:16]}."))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -84,12 +84,13 @@ class Finding:
     """One thing that a verification found.
 
     Attributes:
-        kind: ``overspent`` and ``mismatch`` fail the verification, ``note`` does not.
+        kind: ``overspent``, ``mismatch`` and ``required`` (what was asked for is not so) fail the
+            verification, ``note`` does not.
         subject: the client or the file.
         message: what was found, with the numbers.
     """
 
-    kind: Literal["overspent", "mismatch", "note"]
+    kind: Literal["overspent", "mismatch", "required", "note"]
     subject: str
     message: str
 
@@ -162,7 +163,8 @@ def verify_run(
         InputError: ``require`` or ``key`` is nothing that can be asked for.
     """
     folder = find_run(path)
-    choice("require", require, ["", "private"])
+    if require:
+        choice("require", require, ["private"])
     if key and not re.fullmatch("[0-9a-f]{64}", key):
         allowed = "a public key, 64 hexadecimal digits (dpcohort guard identity FILE prints it)"
         raise InputError("key", given=key, allowed=allowed)
@@ -264,6 +266,7 @@ class _Check:
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
+        self._asked: defaultdict[object, set[int]] = defaultdict(set)
         self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
 
     def wrong(self, subject: str, message: str) -> None:
@@ -271,6 +274,9 @@ class _Check:
 
     def overspent(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="overspent", subject=subject, message=message))
+
+    def required(self, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind="required", subject=subject, message=message))
 
     def note(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="note", subject=subject, message=message))
@@ -359,6 +365,7 @@ class _Check:
         for line, entry in enumerate(lines, start=2):
             count(line, entry)
         missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
+        self._in_order(LEDGER, lines)
         if missing:
             self.wrong(LEDGER, f"round {missing[0]} is missing though later rounds are counted.")
         if self._plan.adaptive is None:
@@ -381,7 +388,7 @@ class _Check:
 
     def _fixed_line(self, line: int, entry: Mapping[str, Any]) -> None:
         round, counted = entry.get("round"), entry.get("draws")
-        if type(round) is not int or not isinstance(counted, dict):  # true is no round
+        if type(round) is not int or not isinstance(counted, dict) or len(entry) != 2:
             self.wrong(LEDGER, f"line {line} is not a count of a round.")
             return
         for client, count in counted.items():
@@ -415,8 +422,13 @@ class _Check:
             self.counted.add(round)
         elif not 0 <= round < self._plan.training.rounds:
             self.wrong(LEDGER, f"round {round} is not in the plan (line {line}).")
+        elif round in self.counted or (
+            kind == "answers" and not self._asked[round] >= {*positions}
+        ):
+            self.wrong(LEDGER, f"line {line} comes before what it follows from.")
         if kind == "reports" and positions is not None:
             np.add.at(self.reports, positions, 1)
+            self._asked[round] |= {*positions}
 
     def _positions(self, names: object) -> list[int] | None:
         if not isinstance(names, list | dict):
@@ -484,6 +496,7 @@ class _Check:
                 self.wrong(ROUNDS, f"line {line} tells {unknown[0]!r}, which no run does.")
             if not self._is_planned(entry):
                 self.wrong(ROUNDS, f"line {line} is not the cohort and noise of the plan.")
+        self._in_order(ROUNDS, entries)
         done = Counter(entry.get("round") for entry in entries)
         for round, times in done.items():
             if times > 1:
@@ -493,6 +506,11 @@ class _Check:
         total = self._plan.training.rounds
         if self.finished and len(done) < total:
             self.wrong(ROUNDS, f"only {len(done)} of {total} rounds are recorded.")
+
+    def _in_order(self, name: str, entries: Sequence[Mapping[str, Any]]) -> None:
+        rounds = [entry["round"] for entry in entries if type(entry.get("round")) is int]
+        if rounds != sorted(rounds):
+            self.wrong(name, "its rounds are not in their order.")
 
     def _is_planned(self, entry: Mapping[str, Any]) -> bool:
         """Whether a round's record has the cohort it must have, and noise of the plan's size."""
@@ -646,7 +664,7 @@ class _Check:
         """Whether the run is private; that it is not is a finding where that is required."""
         kind = kind_of(self._plan, self.run_settings)
         if require and kind != require:
-            self.wrong("run", f"a {require} run is required; this is {_KINDS[kind]}.")
+            self.required("run", f"a {require} run is asked for; this is {_KINDS[kind]}.")
         return kind
 
     def signer(self, key: str) -> str:
@@ -659,7 +677,7 @@ class _Check:
             found = self._read(SIGNATURE, lambda: signer_of(self._folder, result)) or ""
         if key and found != key:
             by = f"signed by {found}" if found else "not signed"
-            self.wrong(SIGNATURE, f"the run is {by}; the signature of {key} is required.")
+            self.required(SIGNATURE, f"the run is {by}; the signature of {key} is asked for.")
         return found
 
 

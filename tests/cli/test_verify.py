@@ -23,7 +23,7 @@ def run(tmp_path):
 
 def test_a_good_run(terminal, run):
     shown = terminal("verify", run)
-    assert "holds; 2 promises and 3 rounds checked" in shown
+    assert "holds; SIMULATION with noise of a seed, NOT PRIVATE; 2 promises and 3 rounds" in shown
     assert terminal.json("verify", run)[0]["holds"]
 
 
