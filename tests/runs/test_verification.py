@@ -359,7 +359,7 @@ def test_what_was_charged_and_what_the_plan_may_spend_are_within_the_promise(tmp
     assert receipt.holds
     assert receipt.total_epsilon == receipt.certified_epsilon + 0.5
     for changes, words in (
-        ({"tuning_epsilon": 0.1}, "its receipt says charged"),
+        ({"tuning_epsilon": 0.1}, "does not follow from the rest"),
         ({"promised_epsilon": 99.0}, "its receipt says charged"),
     ):
         path = a_receipt(good, client)
