@@ -767,7 +767,7 @@ def exit_codes(scratch: Path) -> dict[str, int]:
         "plan that does not certify": ["plan", base, *unfit],
         "train on missing data": ["train", base, *_sets([f"data.name={missing}"]), "-o", missing],
         "train into a run": ["train", base, "-o", HERE / "runs" / "batched"],
-        "verify": ["verify", HERE / "runs" / "batched"],
+        "verify": ["verify", HERE / "runs" / "stopped"],  # a finished one of then has no seal
         "verify a broken run": ["verify", old],
         "verify a missing run": ["verify", missing],
         "receipt of nobody": ["receipt", HERE / "runs" / "batched", "nobody"],

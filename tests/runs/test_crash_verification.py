@@ -7,6 +7,7 @@ process of its own, forked from one that trains nothing, which this file is as a
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -30,6 +31,9 @@ from dpcohort.runs import train, verify_run
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 DIGITS = load_dataset("digits")
+#: What a training loads on the way; each would load it again.
+HEAVY = ("torch._dynamo", "torch._functorch.apis", "safetensors.numpy", "sklearn.metrics",
+         "dp_accounting.pld.accountant", "scipy.stats")  # fmt: skip
 PEOPLE = Population.from_arrays(sizes=[60] * 3, epsilon=[1.0, 2.0, 4.0], delta=1e-5)
 SETTINGS = Training(rounds=6, cohort_size=2, batch_size=20, dimension=650)
 PLANS = {
@@ -159,4 +163,6 @@ def test_neither_a_crash_nor_a_look_is_a_contradiction(what, tmp_path):
 
 
 if __name__ == "__main__":
+    for module in HEAVY:
+        importlib.import_module(module)
     {"ends": ends, "looks": looks}[sys.argv[1]](sys.argv[-2], Path(sys.argv[-1]))
