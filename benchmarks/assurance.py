@@ -158,6 +158,12 @@ FRAME = (
         "Opacus keeps its history in memory, and on disk where its user saves it [1].",
     ),
     Topic(
+        "tampering",
+        "No change to a finished private run goes unseen.",
+        "Every value of every file, lines, bytes and files of four kinds of runs, one at a time.",
+        "",
+    ),
+    Topic(
         "readers",
         "No file makes a reader crash, hang or take more memory than allowed.",
         "Mutated plans, ledgers, receipts, data files and terms.",

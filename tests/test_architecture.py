@@ -29,6 +29,7 @@ ROOMS = [
         "atomic_file",
         "text_files",
         "progress",
+        "signatures",
     ],
     ["plugins"],
     ["tasks", "metrics"],

@@ -150,6 +150,7 @@ train      Train; the ledger is written before every round, so a crash never hid
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
+sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
 report     Write one self-contained page: charts, privacy table, and a what-if explorer.
 compare    Compare test results over the same seeds: runs, settings or rules; say what it means.
@@ -169,7 +170,7 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
-    "verify": ("verify", "receipt", "audit"),
+    "verify": ("verify", "receipt", "sign", "audit"),
     "report": ("report", "figure"),
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort verify``, ``receipt`` and ``audit``: promises checked; exit code 1 if one is broken.
+"""``dpcohort verify``, ``receipt``, ``sign`` and ``audit``: promises checked, and vouched for.
 
-``verify`` and ``receipt`` look at a run; ``audit`` tests from outside a training of ours or a step
-of a user's own.
+``verify`` and ``receipt`` look at a run, ``sign`` puts a name to one; ``audit`` tests from outside
+a training of ours or a step of a user's own. Exit code 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ def verify(
         list[Path], Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
     ],
     method: Annotated[str, Option(help="The second opinion: auto, pld or dp-accounting.")] = "auto",
+    require: Annotated[
+        str, Option(metavar="private", help="Exit code 1 for a run that is not private.")
+    ] = "",
+    key: Annotated[
+        str,
+        Option(metavar="PUBLIC", help="Exit code 1 for a run that is not signed by this key."),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
@@ -47,24 +54,49 @@ def verify(
     from dpcohort.runs.verification import verify_run
 
     folders = [folder for run in runs for folder in find_runs(run)]
-    found = [verify_run(folder, method=method) for folder in folders]
+    found = [verify_run(folder, method=method, require=require, key=key) for folder in folders]
     if as_json:
         print_json([verification.to_dict() for verification in found])
     else:
         for verification in found:
             _print_verification(verification)
+        for kind in dict.fromkeys(one.kind for one in found if one.kind):
+            say(f"Whose word is taken for what, in a run that is {kind.replace('sim', 'a sim')}:")
+            lines = [one.whose_word.items() for one in found if one.kind == kind]
+            for words in dict.fromkeys(f"  {who}: {what}" for line in lines for who, what in line):
+                say(words)
     if not all(verification.holds for verification in found):
         raise typer.Exit(1)
 
 
+#: What a run is; of a private one nobody can prove it.
+_KINDS = {
+    "private": ("PRIVATE, by the word of those below", "bold"),
+    "simulation": ("SIMULATION with noise of a seed, NOT PRIVATE", "bold yellow"),
+    "not private": ("NOT PRIVATE", "bold red"),
+    "": ("of unknown kind", "bold red"),
+}
+
+
 def _print_verification(verification: Verification) -> None:
-    word, style = ("holds", "bold green") if verification.holds else ("BROKEN", "bold red")
+    word, style = "BROKEN", "bold red"
+    if all(finding.kind in ("note", "required") for finding in verification.findings):
+        word = "NOT AS REQUIRED"
+    if verification.holds:
+        word = "holds" if verification.finished else "UNFINISHED, holds so far"
+        style = "bold green"
     console.print(f"{verification.path}: ", end="")
     console.print(word, style=style, end="")
+    console.print("; ", end="")
+    kind, style = _KINDS[verification.kind]
+    console.print(kind, style=style, end="")
+    seal = f", seal {verification.seal[:12]}" if verification.seal else ""
     console.print(
         f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
-        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
+        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}{seal}"
     )
+    if verification.signed_by:
+        say(f"  signed by the key {verification.signed_by}")
     if verification.alone_epsilon is not None:
         honest = counted(verification.honest, "honest member")
         console.print(
@@ -88,17 +120,67 @@ def receipt(
 
     loaded = Run.load(run)
     found = loaded.receipt(client)
+    verified = None
     if letter is not None:
-        _write_letter(letter, loaded, found, shown=run)
+        from dpcohort.runs.verification import verify_run
+
+        verified = verify_run(run, method="pld")
+        _write_letter(letter, loaded, found, verified, shown=run)
     if as_json:
         print_json(found.to_dict())
     else:
         say(found.text())
-    if not found.holds:
+        if verified is not None and not verified.holds:
+            _print_verification(verified)
+    if not found.holds or not (verified is None or verified.holds):
         raise typer.Exit(1)
 
 
-def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> None:
+def sign(
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a finished run.")],
+    key: Annotated[
+        Path,
+        Option(metavar="FILE", help="The operator's secret; dpcohort guard identity makes one."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a finished run that verifies: who changes a file of it from then on needs the key."""
+    from dpcohort.atomic_file import owner_only
+    from dpcohort.deploy.guard.files import load_identity
+    from dpcohort.errors import VerificationError
+    from dpcohort.runs.folder import SIGNATURE, find_run
+    from dpcohort.runs.seal import sign_seal
+    from dpcohort.runs.verification import verify_run
+
+    identity, found = load_identity(key), verify_run(run)
+    wrong = [finding for finding in found.findings if finding.kind != "note"]
+    if wrong:
+        raise VerificationError(
+            f"{run} does not verify, so it is not signed: {one_line(wrong[0].subject)}: "
+            f"{one_line(wrong[0].message, _LONGEST)} See: dpcohort verify {run}"
+        )
+    if not found.finished:
+        raise InputError.because(
+            f"{run} is not finished, and what follows would not be signed. Let it go on with "
+            "--resume, and sign it then."
+        )
+    if found.signed_by not in ("", identity.public):
+        raise InputError.because(
+            f"{run} is signed by {found.signed_by} already. To sign it instead, delete "
+            f"{run / SIGNATURE} first."
+        )
+    with owner_only(found.kind == "private"):
+        seal = sign_seal(find_run(run), identity.public, identity.sign_bytes)
+    if as_json:
+        print_json(run=str(run), kind=found.kind, seal=seal, key=identity.public)
+        return
+    say(f"Signed {run} ({found.kind}), seal {seal}.")
+    say(f"Whoever has the folder checks it: dpcohort verify {run} --key {identity.public}")
+
+
+def _write_letter(
+    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
+) -> None:
     from dpcohort.accounting import attack_risk
     from dpcohort.report.html.letter import write_letter
 
@@ -124,6 +206,7 @@ def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> Non
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        verification=verified,
     )
 
 

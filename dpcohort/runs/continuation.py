@@ -66,6 +66,7 @@ from dpcohort.runs.receipts import (
     source_of,
 )
 from dpcohort.runs.run import Run
+from dpcohort.runs.seal import changes_since_sealed, seal_again
 from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
@@ -131,8 +132,7 @@ def replan(
 
     folder = find_run(run)
     refuse_continued(folder)
-    # Receipts of a run that a crash stopped may be of an earlier stop; the ledger counts.
-    found = verify_run(folder, method="pld", receipts=(folder / RESULT).exists())
+    found = verify_run(folder, method="pld")
     wrong = [finding for finding in found.findings if finding.kind != "note"]
     if wrong:
         raise VerificationError(
@@ -392,6 +392,7 @@ def charge_run(run: str | Path, charge: Charge) -> None:
 
     Raises:
         BudgetExceededError: with what the run spent it is more than a client promised.
+        VerificationError: the run was changed after it was finished.
         InputError: the run goes on elsewhere, or the charge does not know of another.
 
     Example:
@@ -442,10 +443,13 @@ def charge_run(run: str | Path, charge: Charge) -> None:
                     f"epsilon {whole.certified_epsilon:.6g} at delta {receipt.total_delta:g}, of "
                     f"{whole.promised_epsilon:g} at {whole.delta:g} that it promised."
                 )
+        for name, words in changes_since_sealed(folder, read_json(folder / RESULT)) if done else ():
+            raise VerificationError(f"{folder / name}: {words} Nothing was spent now.")
         (folder / CHARGES).mkdir(exist_ok=True)
         write_charge(folder / CHARGES / f"{charge.id}.json", charge)
         if done:
             found.write_receipts()
+            seal_again(folder)
 
 
 def refuse_continued(folder: Path, plan: Plan | None = None, out: Path | None = None) -> None:

@@ -123,6 +123,12 @@ PERSONAL = "personal.json"
 ENVIRONMENT = "environment.json"
 #: Where the run goes on, if it does; written by the run that takes over.
 CONTINUED = "continued.json"
+#: Of a federated run: what the messages of each round came to.
+EXCHANGE = "exchange.jsonl"
+#: Of a federated run: what clients' own ledgers said last, and keys of members.
+CLIENT_LEDGERS = "client-ledgers.json"
+#: An operator's signature of a finished run.
+SIGNATURE = "signature.json"
 #: Of a run that goes on from others: their plans, ledgers, settings and partitions.
 BEFORE = "before"
 #: What was paid for the run's records after its plan was made: a file for each charge, by its id.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -89,6 +89,8 @@ _ALL = "receipts.jsonl"
 
 #: What a receipt tells where there is something to tell.
 _TOLD = ("before", "weights", "tuning", "trust")
+#: What ``verify`` calls a run: private, from a seed, or with noise that protects nobody.
+RunKind = Literal["private", "simulation", "not private"]
 #: The keys of a receipt's file: of a scheme; of a client's own ledger.
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
@@ -304,7 +306,7 @@ class Receipt:
         """What ``to_dict`` gave of a run.
 
         Raises:
-            InputError: a key is missing or unknown.
+            InputError: a key is missing or unknown, or does not follow from the others.
         """
         computed = (
             *("holds", "unused_epsilon", "total_epsilon", "total_delta"),
@@ -318,7 +320,12 @@ class Receipt:
         given = {key: value for key, value in values.items() if key not in computed}
         if given.get("charged") is not None and not _is_charged(given["charged"]):
             raise InputError.because("not a receipt: 'charged' is not as a receipt has it.")
-        return cls(**{**given, "before": tuple(given.get("before") or ())})
+        receipt = cls(**{**given, "before": tuple(given.get("before") or ())})
+        follows = receipt.to_dict()
+        for key in computed:
+            if values.get(key) != follows.get(key, values.get(key)):
+                raise InputError.because(f"not a receipt: {key!r} does not follow from the rest.")
+        return receipt
 
     def text(self) -> str:
         """The receipt in words."""
@@ -637,6 +644,51 @@ def worst_source(plan: Plan, source: Source, later: Sequence[Charge] = ()) -> So
         sources.add("seed")
     order: tuple[Source, ...] = ("seed", "floating point", "private")
     return next(one for one in order if one in sources)
+
+
+def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
+    """Whether a run was private, by its ``run.json`` and those of the runs before it.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> people = Population.from_arrays(sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> plan = make_plan(people, Training(rounds=2, cohort_size=1, batch_size=9), seed=0)
+        >>> kind_of(plan, {"randomness": "seeded"})
+        'simulation'
+    """
+    source = worst_source(plan, source_of(settings))
+    if plan.has_raw_reports or source == "floating point":
+        return "not private"
+    return "private" if source == "private" else "simulation"
+
+
+def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What a verification computes again, and whose word it takes for all else.
+
+    Args:
+        kind: of the run.
+        settings: its ``run.json``: who added the noise.
+
+    Example:
+        >>> list(whose_word("private", {"engine": "flower"}))
+        ['computed again', "each client's guard", 'the operator']
+    """
+    operator = "that nothing was computed but what the ledger counts"
+    noise = "that batches and noise were drawn afresh, as the plan says, and kept by nobody"
+    found = {
+        "computed again": "every epsilon and delta from the counted draws, all counts and cohorts "
+        "against the plan, the hashes of all files"
+    }
+    if kind != "private":
+        noise = "that batches and noise are those of the plan"
+    if settings.get("drop_in"):
+        found["the server's mod in each client"] = f"{noise}, on which records"
+    elif settings.get("engine") == "flower":
+        found["each client's guard"] = f"{noise}, on which records"
+    else:
+        operator = f"{noise}, on which records; {operator}"
+    operator += "; test results, warnings and what else is told of the training"
+    return {**found, "the operator": operator}
 
 
 def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:

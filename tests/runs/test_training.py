@@ -198,6 +198,7 @@ def test_a_flipped_byte_in_the_newest_checkpoint_costs_nothing(plan, digits, fin
 
 
 def test_two_flipped_checkpoints_are_one_clear_error(plan, digits, finished):
+    (finished / "result.json").unlink()
     for path in (finished / "checkpoints").iterdir():
         flip(path)
     with pytest.raises(VerificationError, match="No whole checkpoint"):
@@ -276,6 +277,7 @@ def test_nothing_about_a_clients_gradients_is_written(finished):
 
 
 def test_a_lost_ledger_stops_a_resume(plan, digits, finished):
+    (finished / "result.json").unlink()
     lines = (finished / "ledger.jsonl").read_text().splitlines(keepends=True)
     for content in ("", "".join(lines[:3])):
         (finished / "ledger.jsonl").write_text(content)

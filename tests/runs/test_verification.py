@@ -9,7 +9,7 @@ import pytest
 
 from dpcohort import Population, make_plan
 from dpcohort.accounting.charges import Charge, private_clients, write_charge
-from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+from dpcohort.errors import BudgetExceededError, DataMissingError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.continuation import charge_run
@@ -407,3 +407,54 @@ def test_what_is_paid_after_a_run_is_added_and_not_above_the_promise(tmp_path):
     assert f"overspent {client}: promised epsilon" in problems(run)
     write_charge(path.with_name(f"{'0' * 64}.json"), much)
     assert "it is the charge" in problems(run)
+
+
+class _Look:
+    """Verifies a run while it is trained, and can interrupt it."""
+
+    def __init__(self, *, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+        self.found: list[tuple[bool, bool, int]] = []
+
+    def on_round(self, record, run):
+        found = verify_run(run.path)
+        self.found.append((found.holds, found.finished, found.rounds))
+        if record.round == self.stop_after:
+            raise KeyboardInterrupt
+
+
+def test_a_look_at_a_resumed_training_is_no_contradiction(plan, digits, tmp_path):
+    """Receipts of an interrupt count what was counted then, so a resume takes them away."""
+    out = tmp_path / "run"
+    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, **settings, callbacks=[_Look(stop_after=2)])
+    assert list((out / "receipts").iterdir())
+    assert verify_run(out).rounds == 3
+    look = _Look()
+    train(plan, "logistic", digits, **settings, resume=True, callbacks=[look])
+    assert look.found == [(True, False, done) for done in (4, 5, 6)]
+    assert verify_run(out).finished
+
+
+def test_an_interim_receipt_is_judged(plan, digits, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, out=out, device="cpu", callbacks=[_Look(stop_after=2)])
+    client = drawn_client(out)
+    edit(a_receipt(out, client), holds=False)
+    assert "'holds' does not follow from the rest" in problems(out)
+    edit(a_receipt(out, client), holds=True, spent_draws=0)
+    assert f"mismatch {client}: its receipt says spent_draws" in problems(out)
+
+
+def test_a_finished_run_is_not_written_again(plan, digits, tmp_path):
+    out = tmp_path / "run"
+    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    train(plan, "logistic", digits, **settings)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    train(plan, "logistic", digits, **settings, resume=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / "environment.json").write_text("{}")
+    with pytest.raises(VerificationError, match=r"environment.json: its SHA-256"):
+        train(plan, "logistic", digits, **settings, resume=True)

@@ -23,6 +23,7 @@ from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
 from dpcohort.runs.receipts import Receipt, weights_in_words
+from dpcohort.runs.verification import Verification
 
 _SEVERAL = 5  # records of one person that the letter speaks of
 _CURVE = 81
@@ -44,6 +45,7 @@ def write_letter(
     commands: Sequence[Sequence[str]] = (),
     clip: float | None = None,
     over_a_network: bool = False,
+    verification: Verification | None = None,
 ) -> None:
     """Write the letter of a receipt, whole or not at all.
 
@@ -57,6 +59,7 @@ def write_letter(
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
         over_a_network: the client's own guard added the noise, not the operator's machine.
+        verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
         InputError: it cannot be written there, jinja2 is missing, or it is a receipt of a scheme.
@@ -106,13 +109,31 @@ def write_letter(
         commands=[shlex.join(command) for command in commands],
         clip=clip,
         over_a_network=over_a_network,
-        rows=_rows(training, charged),
+        doubts=_doubts(verification),
+        whose_word={} if verification is None else verification.whose_word,
+        kind="" if verification is None else verification.kind,
+        rows=[*_rows(training, charged), *_sealed_rows(verification)],
         steps=[] if history is None else [event.to_dict() for event in history.events],
         style=page_asset("style.css") + page_asset("letter.css"),
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     write_text(target, str(page).lstrip())
+
+
+def _doubts(verification: Verification | None) -> list[str]:
+    """What does not fit together in the run's folder; broken promises are told as such."""
+    findings = () if verification is None else verification.findings
+    return [f"{one.subject}: {one.message}" for one in findings if one.kind == "mismatch"]
+
+
+def _sealed_rows(verification: Verification | None) -> list[tuple[str, Any]]:
+    """By what the run can be known again."""
+    if verification is None:
+        return []
+    seal = verification.seal or "none: the run is not finished"
+    signed = verification.signed_by or "nobody"
+    return [("seal of all files (SHA-256)", seal), ("signed by the key", signed)]
 
 
 def _honest(receipt: Receipt) -> int:

@@ -650,6 +650,9 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:
         sections["Run"] = flat(kept)
+    if (found := run.verification) is not None:
+        signed = {"seal of all files": found.seal, "signed by the key": found.signed_by or "nobody"}
+        sections["Whose word is taken"] = {**found.whose_word, **flat(signed)}
     if run.environment:
         sections["Environment"] = flat({**run.environment, "report written by": __version__})
     return {name: rows for name, rows in sections.items() if rows}
