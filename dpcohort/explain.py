@@ -24,7 +24,7 @@ from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import selection_problem
-from dpcohort.plugins import is_rule
+from dpcohort.plugins import is_rule, place_of
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
@@ -434,11 +434,11 @@ class Scenario:
 
     @classmethod
     def of(cls, plan: Plan) -> Scenario:
-        """That of a plan whose rule is fixed before the training."""
+        """That of a plan whose rule is fixed before the training; a third-party one by its place."""
         return cls(
             population=plan.population,
             training=plan.training,
-            rule=plan.selection.rule,
+            rule=place_of("selection", plan.selection.rule),
             rule_settings=plan.selection.settings,
             contract=plan.contract,
             noise_model=plan.noise_model,

@@ -30,6 +30,7 @@ ROOMS = [
         "text_files",
         "progress",
     ],
+    ["consent"],
     ["plugins"],
     ["tasks", "metrics"],
     ["training", "clients"],

@@ -49,7 +49,7 @@ from dpcohort.errors import DivergedError, DpcohortError, InputError, Verificati
 from dpcohort.limits import exhausted
 from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
@@ -706,7 +706,7 @@ def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
         return None
     kind, said, whose = type(error).__name__, "", "the training"
     for name in {job.task.loss for job in jobs if is_named_function(job.task.loss)}:
-        own = getattr(named_function("loss", name), "__code__", None)
+        own = getattr(named_plugin("loss", name), "__code__", None)
         found = [(frame.f_code, at) for frame, at in frames if frame.f_code is own]
         if found:
             (code, line), whose = found[-1], f"the loss {name}"

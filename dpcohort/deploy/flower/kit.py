@@ -48,7 +48,7 @@ from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms
 from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.runs.receipts import charges_of
 from dpcohort.training import Training
 
@@ -386,7 +386,7 @@ def own_model_files(name: str) -> dict[str, str]:
     """
     if not is_named_function(name):
         return {}
-    named_function("model", name)  # says what is wrong with it
+    named_plugin("model", name)  # says what is wrong with it
     parts = name.partition(":")[0].split(".")
     file = getattr(sys.modules[".".join(parts)], "__file__", None)
     installed = {
