@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_suffixes
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from dpcohort.atomic_file import atomic_writer, owner_only
 from dpcohort.errors import InputError
@@ -268,12 +268,12 @@ def require_consent(field: str, text: str) -> None:
         raise InputError(field, given=text, allowed=allowed, next_step=str(error)) from None
     if before == code.sha256:
         return
-    changed = ", which has changed since you allowed it" if before else ""
+    changed = "which changed since you allowed it" if before else "which you have not allowed"
     raise InputError.about(
         field,
-        f"= {text!r} is code of a file, and you have not allowed it to run: it would load "
-        f"{code}{changed}. Read it. If you trust it, add to the command: --allow-code {top} "
-        f"(in Python: load_config(..., allow_code=[{top!r}]), or pass the object itself).",
+        f"= {text!r} would run {code}, {changed}. Read it; to allow it until it changes, add to "
+        f"the command: --allow-code {top} (in Python: load_config(..., allow_code=[{top!r}]), or "
+        "import it in your program).",
     )
 
 
@@ -308,7 +308,7 @@ class _SourceLoader(SourceFileLoader):
 class _FromSource:
     """Finds modules of packages that were allowed; those of dpcohort are left to Python."""
 
-    packages: set[str] = set()
+    packages: ClassVar[set[str]] = set()
 
     @classmethod
     def find_spec(

@@ -434,7 +434,7 @@ class Scenario:
 
     @classmethod
     def of(cls, plan: Plan) -> Scenario:
-        """That of a plan whose rule is fixed before the training; a third-party one by its place."""
+        """That of a plan whose rule is fixed before the training; somebody else's by its place."""
         return cls(
             population=plan.population,
             training=plan.training,

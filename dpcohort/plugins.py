@@ -638,10 +638,8 @@ def is_of_kind(kind: str, found: object) -> bool:
     """
     if getattr(found, _MARK, None) == kind:
         return True
-    ours = {f"dpcohort.{place}" for place in RULES.get(kind, {}).values()}
-    return inspect.isclass(found) and (
-        full_name(found) in ours or _BASES.get(kind) in map(full_name, found.__mro__)
-    )
+    kinds = {f"dpcohort.{place}" for place in RULES.get(kind, {}).values()} | {_BASES.get(kind)}
+    return inspect.isclass(found) and any(full_name(one) in kinds for one in found.__mro__)
 
 
 def named_function(field: str, text: str, *, example: str) -> Callable[..., Any]:

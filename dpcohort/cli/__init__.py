@@ -231,23 +231,24 @@ def app(command: str | None = None) -> typer.Typer:
 
     told = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Show it.")
 
+    def allow(modules: list[str] | None) -> None:
+        for module in modules or ():
+            _allow(module)
+        if modules and command is None:
+            raise typer.Exit
+
     allowed = typer.Option(
         None,
         _ALLOW,
         metavar="MODULE",
+        callback=allow,
         help="Let files name the code of this module, as it is now; remembered until it changes. "
         "May stand anywhere in a command, or alone.",
     )
 
-    @made.callback(invoke_without_command=True)
-    def options(
-        context: typer.Context, version: bool = told, allow_code: list[str] | None = allowed
-    ) -> None:
+    @made.callback()
+    def options(version: bool = told, allow_code: list[str] | None = allowed) -> None:
         """Options before the command."""
-        for module in allow_code or ():
-            _allow(module)
-        if context.invoked_subcommand is None and not allow_code:
-            raise InputError.because("a command is missing. See: dpcohort --help")
 
     for name, words in COMMANDS.items():
         if name != command:

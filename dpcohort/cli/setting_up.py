@@ -29,8 +29,8 @@ from dpcohort.cli.terminal import (
     program,
     say,
     say_never_drawn,
-    write_new,
     typed_here,
+    write_new,
 )
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError

@@ -218,7 +218,8 @@ def typed_here(value: Typed) -> Typed:
         >>> typed_here(["selection.rule=my_rules:Quieter"])
         ['selection.rule=my_rules:Quieter']
     """
-    for text in [value] if isinstance(value, str) else value or []:
+    texts: list[str] = [value] if isinstance(value, str) else value or []
+    for text in texts:
         if names := _NAME.findall(text):
             from dpcohort.consent import typed
 

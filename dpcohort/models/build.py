@@ -49,8 +49,9 @@ def build_model(
 
     Args:
         name: one of `MODEL_NAMES`, or ``module:function`` for a function that returns an
-            ``nn.Module`` and is marked ``@dpcohort.plugin("model")``, or for a class of modules; it is given ``input_shape`` and ``classes`` (or ``outputs``, the same
-            number) where it has such arguments, and the options.
+            ``nn.Module`` and is marked ``@dpcohort.plugin("model")``, or a class of such
+            modules; it is given ``input_shape`` and ``classes`` (or ``outputs``, the same number)
+            where it has such arguments, and the options.
         input_shape: shape of one record, as in ``Dataset.input_shape``.
         classes: number of classes, or of what else is predicted: the length of the output.
         seed: of the initial weights.

@@ -28,6 +28,7 @@ from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import atomic_writer, owner_only, write_text
 from dpcohort.config import Config
 from dpcohort.config.settings import config_for_folder
+from dpcohort.consent import typed
 from dpcohort.data import Dataset, Partition
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
@@ -500,6 +501,7 @@ def train(
         >>> run.rounds_done, 0 <= run.test_accuracy <= 1
         (3, True)
     """
+    typed(*(one for one in (model, data, aggregation) if isinstance(one, str)))
     job = make_job(
         plan,
         model,

@@ -432,6 +432,11 @@ def _write_server(
         "federation": json.dumps(str(final / "server" / "federation.toml")),
         "authority": json.dumps(str(final / "server" / "tls" / "ca.crt")),
     }
+    named = (federation.model.name, federation.model.predicts.loss, federation.aggregation["rule"])
+    modules = sorted({name.partition(":")[0] for name in named if is_named_function(name)})
+    # The app is the operator's own program: it allows the code that this kit was made with.
+    allowed = f"\nfrom dpcohort.consent import allow_code\n\nallow_code(*{modules})"
+    values["allow_code"] = allowed if modules else ""
     for place in (server / "flwr", app / "dpcohort_app"):
         place.mkdir(parents=True)
     write_text(kit / "README.md", kit_text("operator.md", **values))
@@ -440,7 +445,7 @@ def _write_server(
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
     for name in ("__init__.py", "server_app.py", "client_app.py"):
-        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt"))
+        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt", **values))
     os.chmod(server, 0o700)
 
 
