@@ -216,7 +216,7 @@ def allow_code(*modules: str) -> None:
     Example:
         >>> allow_code("my_rules")
     """
-    _MODULES.update(module.partition(".")[0] for module in modules)
+    _MODULES.update(module.partition(":")[0].partition(".")[0] for module in modules)
 
 
 def typed(*names: str) -> None:
