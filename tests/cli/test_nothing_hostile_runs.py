@@ -88,13 +88,13 @@ def hostile(tmp_path_factory):
     files: dict[str, list[str]] = {kind: [] for kind in ("config", "plan", "run", "terms", "data")}
 
     def add(kind, name, content):
-        (home / name).parent.mkdir(exist_ok=True)
         write = Path.write_text if isinstance(content, str) else Path.write_bytes
         write(home / name, content)
         (home / name).chmod(0o600)
         files[kind].append(name)
 
-    (home / "good.toml").write_text(f"{CONFIG}data = {{ name = 'digits' }}\n")
+    for name, data in (("good", "digits"), ("cifar", "cifar10")):
+        (home / f"{name}.toml").write_text(f"{CONFIG}data = {{ name = '{data}' }}\n")
     every = CONFIG
     for (place, (line, _)), name in itertools.product(PLACES.items(), NAMES):
         named = name.format(kind=place), given if "open" in name else ""
@@ -147,9 +147,12 @@ def hostile(tmp_path_factory):
     np.savez(home / "evil.npz", inputs=odd, labels=odd, train_inputs=odd, test_inputs=odd)
     np.save(home / "evil.npy", odd, allow_pickle=True)
     files["data"] += ["evil.npz", "evil.npy"]
-    for name in ("evil.csv", "evil.parquet", "evil.safetensors", "evil.pt", "cifar/data_batch_1"):
+    for name in ("evil.csv", "evil.parquet", "evil.safetensors", "evil.pt"):
         add("data", name, evil)
-    (home / "home").mkdir()
+    batches = home / "cifar" / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        (batches / name).write_bytes(evil)
     return home, files
 
 
@@ -180,12 +183,13 @@ VALUES = {
     "epsilon": "1", "delta": "1e-6", "guard": "g.sock", "folder": None,
 }  # fmt: skip
 #: Places to write to, and texts that name no file.
-OTHERS = set(
-    "out letter picture figure csv backup keep to socket folder tensorboard wandb mlflow changes "
-    "rule eta accountant guard label task which names mode receipt values origin device method "
-    "model input_shape user host step sampler returns only rules selection aggregation at mirror "
-    "ranges dataset neighbours across_runs head setting superlink example allow_code".split()
-)
+_OTHERS = """
+out letter picture figure csv backup keep to socket folder tensorboard wandb mlflow changes rule
+eta accountant guard label task which names mode receipt values origin device method model
+input_shape user host step sampler returns only rules selection aggregation at mirror ranges
+dataset neighbours across_runs head setting superlink
+"""
+OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.
 WRITES = {
     ("new", "path"),
@@ -224,6 +228,8 @@ def cases(files):
                 continue
             kinds = FILES[one.name]
             for file in itertools.chain(*(files.get(kind, [kind]) for kind in kinds)):
+                if file == "grid.toml" and command not in ("compare", "search"):
+                    continue  # others take no notice of a grid, and work
                 yield command, arguments, one, file
 
 
@@ -241,26 +247,58 @@ def filled(arguments, tested, file, counter):
             value = value if one.required or one.name == "socket" else None
         else:
             value = VALUES.get(one.name, "1") if one.required or one.name == "records" else None
+            value = "cifar.toml" if value == "good.toml" and tested.name == "data_dir" else value
         if value is not None:
             words += [value] if one.param_type_name == "argument" else [one.opts[0], str(value)]
     return words
 
 
-def test_no_command_runs_anything_of_a_hostile_file(hostile, monkeypatch, capsys):
+@pytest.fixture
+def tried(hostile, monkeypatch, capsys, tmp_path):
+    """Runs every command on every hostile file, of some sorts; gives the commands."""
     home, files = hostile
     monkeypatch.chdir(home)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.syspath_prepend(home)
+    monkeypatch.delitem(sys.modules, "hostile_marker", raising=False)
     monkeypatch.setattr("signal.signal", lambda *given: None)
-    counter, seen = itertools.count(), set()
-    for command, arguments, tested, file in cases(files):
-        words = [*command.split(), *filled(arguments, tested, file, counter)]
-        code = main(words)
-        said = f"{' '.join(words)}: {code}, {capsys.readouterr()}"
-        assert code in range(5), said
-        assert not (home / "imported").exists(), said
-        assert not (home / "called").exists(), said
-        assert "hostile_marker" not in sys.modules, said
-        seen.add(command.split()[0])
-    # The others take no file.
-    assert set(COMMANDS) - seen == {"rules", "audit", "doctor", "demo"}
+
+    def run(kinds=tuple(files), only=frozenset(COMMANDS), without=()):
+        counter, seen = itertools.count(), set()
+        some = {kind: names if kind in kinds else [] for kind, names in files.items()}
+        for command, arguments, tested, file in cases(some):
+            if command.split()[0] not in only or tested.name in without:
+                continue
+            words = [*command.split(), *filled(arguments, tested, file, counter)]
+            code = main(words)
+            said = f"{' '.join(words)}: {code}, {capsys.readouterr()}"
+            assert code in range(5), said
+            assert not (home / "imported").exists(), said
+            assert not (home / "called").exists(), said
+            assert "hostile_marker" not in sys.modules, said
+            seen.add(command.split()[0])
+        shutil.rmtree(home / "out", ignore_errors=True)
+        return seen
+
+    return run
+
+
+def test_no_command_runs_anything_of_a_hostile_file(tried):
+    assert set(COMMANDS) - tried() == {"rules", "audit", "doctor", "demo"}  # which take no file
+
+
+def test_what_is_only_read_is_not_even_run_where_it_was_allowed(tried):
+    assert main(["--allow-code", "hostile_marker"]) == 0
+    reading = {"explain", "verify", "receipt", "report", "figure", "watch", "guard", "ledger"}
+    # Without a client, explain tells what pooling is worth, which the rule decides.
+    assert tried(("run", "plan", "terms"), reading, without=("client",)) == reading
+
+
+def test_a_plan_is_explained_without_its_rule_and_asks_for_it_where_it_must(tried, capsys):
+    assert main(["explain", "client-0", "marker.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["larger_budget"] is None
+    for asked in (["explain", "client-0", "marker.json", "--epsilon", "9"],
+                  ["what-if", "trust", "marker.json"]):  # fmt: skip
+        assert main(asked) == 2
+        assert "--allow-code hostile_marker" in " ".join(capsys.readouterr().err.split())
+        assert "hostile_marker" not in sys.modules
