@@ -45,6 +45,7 @@ __all__ = [
 
 #: Files of a package; a name in a file must not make us read a whole disk.
 _MOST_FILES = 20_000
+_SUFFIXES = tuple(all_suffixes())
 #: Exact names that the user typed, and modules that the user's program allowed, in this process.
 _TYPED: set[str] = set()
 _MODULES: set[str] = set()
@@ -100,40 +101,50 @@ def code_of(module: str) -> CodeFile:
             folders = [Path(one).resolve() for one in spec.submodule_search_locations]
             return CodeFile(top, folders[0], _folders_sha256(folders))
         path = Path(str(spec.origin)).resolve()
-        return CodeFile(top, path, hashlib.sha256(path.read_bytes()).hexdigest())
+        return CodeFile(top, path, _file_sha256(path))
     except (OSError, IndexError) as error:
         raise InputError.because(
             f"the code of the module {top} is not in files that can be read: {error}."
         ) from None
 
 
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _folders_sha256(folders: Sequence[Path]) -> str:
-    whole, files = hashlib.sha256(), 0
+    whole, looked_at = hashlib.sha256(), 0
     for folder in folders:
         # A link inside a package is followed by an import, so it is followed here.
         for place, inside, names in os.walk(folder, followlinks=True):
             inside[:] = sorted(name for name in inside if name != "__pycache__")
-            for name in sorted(names):
-                if not name.endswith(tuple(all_suffixes())):
-                    continue
-                files += 1
-                if files > _MOST_FILES:
-                    raise InputError.because(f"{folder} has more than {_MOST_FILES:,} code files.")
-                path = Path(place) / name
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-                whole.update(f"{content} {path.relative_to(folder).as_posix()}\n".encode())
+            code = [Path(place, name) for name in sorted(names) if name.endswith(_SUFFIXES)]
+            looked_at += 1 + len(code)
+            if looked_at > _MOST_FILES:
+                raise InputError.because(
+                    f"{folder} has more than {_MOST_FILES:,} folders and code files."
+                )
+            for path in filter(Path.is_file, code):
+                name = path.relative_to(folder).as_posix()
+                whole.update(f"{_file_sha256(path)} {name}\n".encode())
     return whole.hexdigest()
 
 
 def allowances_file() -> Path:
     """The user's file of the modules that were allowed once.
 
+    Raises:
+        InputError: the user has no home.
+
     Example:
         >>> allowances_file().name
         'allowed_code.json'
     """
     given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    home = given if given.is_absolute() else Path.home() / ".config"
+    home = given if given.is_absolute() else Path(os.path.expanduser("~")) / ".config"
+    if not home.is_absolute():  # never beside the files of somebody
+        raise InputError.because("this user has no home; set XDG_CONFIG_HOME to a folder of yours.")
     return home / "dpcohort" / "allowed_code.json"
 
 

@@ -212,3 +212,22 @@ def test_a_config_that_is_only_read_loads_nothing(folder):
     Path("c.toml").write_text(f'{CONFIG}selection = {{ rule = "no-such-rule" }}\n')
     with pytest.raises(FileFormatError, match="no-such-rule"):
         load_config("c.toml", allow_code=None)
+
+
+def test_without_a_home_nothing_beside_somebodys_files_is_believed(folder, monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", "here")
+    with pytest.raises(InputError, match="set XDG_CONFIG_HOME"):
+        allowances_file()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "here")
+    with pytest.raises(InputError, match="set XDG_CONFIG_HOME"):
+        allowances_file()
+
+
+def test_a_folder_that_never_ends_is_refused(folder, monkeypatch):
+    monkeypatch.setattr("dpcohort.consent._MOST_FILES", 200)
+    Path("endless").mkdir()
+    for name in "ab":
+        Path("endless", name).symlink_to(folder / "endless")
+    with pytest.raises(InputError, match="more than 200 folders"):
+        code_of("endless")
