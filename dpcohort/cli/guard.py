@@ -176,7 +176,8 @@ def allow_code(
     from dpcohort.deploy.guard.terms import GuardTerms
 
     check_unwritable(terms, "terms")
-    code = allow_third_party_code(GuardTerms.from_toml(terms).model, ledger)
+    model = GuardTerms.from_toml(terms).model
+    code = allow_third_party_code(model, ledger, beside=terms.parent)
     if as_json:
         print_json(
             {name: {"path": str(one.path), "sha256": one.sha256} for name, one in code.items()}

@@ -170,7 +170,7 @@ def open_guard(
     identity = check_identity(terms)
     from dpcohort.deploy.guard.training import LocalTraining
 
-    _consented(terms.model, ledger)
+    _consented(terms.model, ledger, None if file is None else Path(file).parent)
     if terms.model.weights:
         check_unwritable(terms.model.weights, "weights")
     training = LocalTraining(terms.model, records)
@@ -211,7 +211,9 @@ def third_party_code(model: ModelTerms) -> dict[str, CodeFile]:
     return {name: code_of(name.partition(":")[0]) for name in names}
 
 
-def allow_third_party_code(model: ModelTerms, ledger: str | Path) -> dict[str, CodeFile]:
+def allow_third_party_code(
+    model: ModelTerms, ledger: str | Path, *, beside: Path | None = None
+) -> dict[str, CodeFile]:
     """Write the hashes of the code that a model's terms name beside the ledger, for its owner.
 
     They are not in the terms: a server may have proposed those.
@@ -219,9 +221,11 @@ def allow_third_party_code(model: ModelTerms, ledger: str | Path) -> dict[str, C
     Args:
         model: of the terms.
         ledger: the client's ledger, there or not yet.
+        beside: the folder of the terms.
 
     Raises:
-        InputError: the code is not on this machine, or nothing can be written there.
+        InputError: the code is not on this machine, nothing can be written there, or the ledger
+            lies where the terms or the code do.
 
     Example:
         >>> from dpcohort.deploy.guard.terms import ModelTerms
@@ -231,18 +235,26 @@ def allow_third_party_code(model: ModelTerms, ledger: str | Path) -> dict[str, C
     """
     found = third_party_code(model)
     for code in found.values():
-        keep_allowance(code, _allowances(ledger))
+        keep_allowance(code, _allowances(ledger, code, beside))
     return found
 
 
-def _allowances(ledger: str | Path) -> Path:
+def _allowances(ledger: str | Path, code: CodeFile, beside: Path | None) -> Path:
+    """Where a client's owner keeps what it allowed; never where a kit could have put it."""
+    brought = {code.path.parent, (beside or code.path.parent).resolve()}
+    if Path(ledger).resolve().parent in brought:
+        raise InputError.because(
+            f"the ledger {ledger} lies in the folder of the terms or of {code.path.name}, and "
+            "whoever brought these could have brought an allowance too. Keep the ledger in a "
+            "folder of its own."
+        )
     return Path(f"{ledger}.code.json")
 
 
-def _consented(model: ModelTerms, ledger: str | Path) -> None:
+def _consented(model: ModelTerms, ledger: str | Path, beside: Path | None) -> None:
     """Let the code be loaded that the owner allowed, as it was then; refuse any other."""
-    file = _allowances(ledger)
     for name, code in third_party_code(model).items():
+        file = _allowances(ledger, code, beside)
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
         if file.exists():

@@ -93,7 +93,9 @@ def test_code_of_others_runs_only_as_the_owner_allowed_it(
     folder, data_file, terms, monkeypatch, capsys
 ):
     """Not by what came with the terms, nor by what their user allowed for other commands."""
-    monkeypatch.chdir(folder)
+    kit = folder / "kit"
+    kit.mkdir(mode=0o700)
+    monkeypatch.chdir(kit)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "home"))
     visitor = Path("visitor_of_a_guard.py")
     visitor.write_text(VISITOR)
@@ -103,10 +105,12 @@ def test_code_of_others_runs_only_as_the_owner_allowed_it(
     Path("t.toml").write_text(re.sub(r'(?m)^name = "[a-z-]+"', name, commented_terms()))
     Path("t.toml").chmod(0o600)
     assert main(["--allow-code", "visitor_of_a_guard"]) == 0
-    for made in ("t.toml", "allowed_code.json", "terms.code.json"):  # what a kit could bring
-        if made != "t.toml":
-            kept = {str(visitor.resolve()): {"module": "visitor_of_a_guard", "sha256": sha256}}
-            Path(made).write_text(json.dumps(kept))
+    kept = {str(visitor.resolve()): {"module": "visitor_of_a_guard", "sha256": sha256}}
+    for brought in ("allowed_code.json", "w.ledger.code.json"):
+        Path(brought).write_text(json.dumps(kept))
+        Path(brought).chmod(0o600)
+    with pytest.raises(InputError, match="Keep the ledger in a folder of its own"):
+        start(kit, data_file, theirs)
     with pytest.raises(InputError, match=f"{sha256[:12]}.* guard allow-code"):
         start(folder, data_file, theirs)
     assert main(["guard", "check", "--terms", "t.toml", "--records", "600"]) == 0
