@@ -58,7 +58,7 @@ from dpcohort.errors import (
 )
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.plugins import RULES, make_rule
+from dpcohort.plugins import RULES, is_named_function, make_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.problem import (
@@ -869,7 +869,13 @@ def make_plan(
         True
     """
     contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
-    rule = rule_from_settings(selection) if isinstance(selection, str) else selection
+    rule = selection
+    if isinstance(rule, str):
+        if is_named_function(rule):
+            from dpcohort.consent import typed
+
+            typed(rule)
+        rule = rule_from_settings(rule)
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)

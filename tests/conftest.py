@@ -13,7 +13,7 @@ from functools import cache, lru_cache, wraps
 
 import pytest
 
-from dpcohort import metrics
+from dpcohort import consent, metrics
 from dpcohort.accounting import events
 from dpcohort.accounting.charges import charge_of, write_charge
 from dpcohort.config import load_config
@@ -55,6 +55,14 @@ def _what_many_tests_ask_for_is_made_once():
 
         patch.setattr(load, "_load_digits", copied)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_allowed_before_a_test(monkeypatch, tmp_path_factory):
+    """No code of one test, or of this user, may run in another."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "nobody"))
+    monkeypatch.setattr(consent, "_TYPED", set())
+    monkeypatch.setattr(consent, "_MODULES", set())
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ ROOMS = [
         "progress",
         "signatures",
     ],
+    ["consent"],
     ["plugins"],
     ["tasks", "metrics"],
     ["training", "clients"],

@@ -102,7 +102,8 @@ def _notes() -> Iterator[None]:
 
 def _run(arguments: list[str]) -> int:
     try:
-        app(_command_in(arguments))(args=arguments, prog_name="dpcohort")
+        first, others = _options_first(arguments)
+        app(_command_in(others))(args=[*first, *others], prog_name="dpcohort")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:
@@ -231,8 +232,23 @@ def app(command: str | None = None) -> typer.Typer:
 
     told = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Show it.")
 
+    def allow(modules: list[str] | None) -> None:
+        for module in modules or ():
+            _allow(module)
+        if modules and command is None:
+            raise typer.Exit
+
+    allowed = typer.Option(
+        None,
+        _ALLOW,
+        metavar="MODULE",
+        callback=allow,
+        help="Let files name the code of this module, as it is now; remembered until it changes. "
+        "May stand anywhere in a command, or alone.",
+    )
+
     @made.callback()
-    def options(version: bool = told) -> None:
+    def options(version: bool = told, allow_code: list[str] | None = allowed) -> None:
         """Options before the command."""
 
     for name, words in COMMANDS.items():
@@ -245,6 +261,32 @@ def app(command: str | None = None) -> typer.Typer:
         else:
             made.command(name)(found)
     return made
+
+
+#: The one option that stands anywhere in a command.
+_ALLOW = "--allow-code"
+
+
+def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``--allow-code`` with its modules, which typer wants before the command, and the rest."""
+    first: list[str] = []
+    rest: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            return first, rest + list(words[position:])
+        after = position > 0 and words[position - 1] == _ALLOW
+        (first if after or word.partition("=")[0] == _ALLOW else rest).append(word)
+    return first, rest
+
+
+def _allow(module: str) -> None:
+    from dpcohort.cli.terminal import print_note
+    from dpcohort.consent import allowances_file, code_of, is_allowed_by, keep_allowance
+
+    code, file = code_of(module.partition(":")[0]), allowances_file()
+    if not is_allowed_by(code, file):
+        keep_allowance(code, file)
+        print_note(f"{code} may be loaded from now on, until it changes; kept in {file}")
 
 
 def _command_in(words: Sequence[str]) -> str | None:

@@ -25,6 +25,7 @@ from dpcohort.cli.terminal import (
     print_json,
     say,
     sparkline,
+    typed_here,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
@@ -58,10 +59,16 @@ def compare(
         Option(
             metavar="RULE,RULE...",
             help="Compare these selections, as in unbiased,threshold(threshold=1); or all.",
+            callback=typed_here,
         ),
     ] = None,
     aggregation: Annotated[
-        str | None, Option(metavar="RULE,RULE...", help="Compare these aggregations; or all.")
+        str | None,
+        Option(
+            metavar="RULE,RULE...",
+            help="Compare these aggregations; or all.",
+            callback=typed_here,
+        ),
     ] = None,
     changes: SetOption = None,
     seeds: Annotated[int, Option(min=1, help="Seeds of a config's runs.")] = 5,

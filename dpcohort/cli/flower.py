@@ -19,6 +19,7 @@ from dpcohort.cli.terminal import (
     print_json,
     say,
     shape_from,
+    typed_here,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
@@ -98,7 +99,9 @@ def init(
     plan: Annotated[Path | None, Option(help="A saved plan; needs --model, too.")] = None,
     changes: SetOption = None,
     run: Annotated[str, Option(help="Name of the run, for its clients' owners.")] = "run-1",
-    model: Annotated[str | None, Option(help="With --plan: name of the model.")] = None,
+    model: Annotated[
+        str | None, Option(help="With --plan: name of the model.", callback=typed_here)
+    ] = None,
     input_shape: Annotated[str | None, Option(help="With --plan: such as 1x28x28.")] = None,
     classes: Annotated[int | None, Option(help="With --plan: number of classes.")] = None,
     learning_rate: Annotated[float | None, Option(help="With --plan: local step size.")] = None,

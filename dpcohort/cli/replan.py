@@ -18,6 +18,7 @@ from dpcohort.cli.terminal import (
     print_json,
     print_progress,
     say,
+    typed_here,
 )
 from dpcohort.clients import Population
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
@@ -51,7 +52,9 @@ def replan(
         int | None,
         Option(min=1, help="Draws in each round from now on; by default those of the run."),
     ] = None,
-    rule: Annotated[str | None, Option(help="Another rule than the run's.")] = None,
+    rule: Annotated[
+        str | None, Option(help="Another rule than the run's.", callback=typed_here)
+    ] = None,
     drop_exhausted: Annotated[
         bool, Option("--drop-exhausted", help="Clients with nothing left leave.")
     ] = False,
@@ -114,7 +117,7 @@ def _people(
 
     try:
         if config is not None or (folder / CONFIG).exists():
-            read = load_config(config or folder / CONFIG)
+            read = load_config(config or folder / CONFIG, allow_code=None)
             return listed_clients(read, clients, allow_large_delta=allow_large_delta)
     except DataMissingError:  # the table is not there any more
         if config is not None:

@@ -29,6 +29,7 @@ from dpcohort.cli.terminal import (
     program,
     say,
     say_never_drawn,
+    typed_here,
     write_new,
 )
 from dpcohort.config import EXAMPLES, commented_config
@@ -404,7 +405,7 @@ def _read(name: str, *, as_json: bool) -> None:
 
         read = configured_data(load_config(Path(name)))
     else:
-        read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
+        read = load_dataset(typed_here(name) if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -205,11 +206,35 @@ ClientsOption = Annotated[
         help="Clients as id,size,epsilon,delta[,batch_size][,public]; replaces a config's own.",
     ),
 ]
+
+
+Typed = TypeVar("Typed", str, list[str], None)
+
+
+def typed_here(value: Typed) -> Typed:
+    """An option as it is; each ``module:name`` in it may be loaded, since the user typed it.
+
+    Example:
+        >>> typed_here(["selection.rule=my_rules:Quieter"])
+        ['selection.rule=my_rules:Quieter']
+    """
+    texts: list[str] = [value] if isinstance(value, str) else value or []
+    for text in texts:
+        if names := _NAME.findall(text):
+            from dpcohort.consent import typed
+
+            typed(*names)
+    return value
+
+
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+
 SetOption = Annotated[
     list[str] | None,
     Option(
         "--set",
         metavar="KEY=VALUE",
+        callback=typed_here,
         help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
     ),
 ]

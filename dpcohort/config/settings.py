@@ -39,7 +39,14 @@ from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.plain_text import one_line
-from dpcohort.plugins import check_settings, kind_of_rule
+from dpcohort.plugins import (
+    RULES,
+    check_settings,
+    is_named_function,
+    is_rule,
+    kind_of_rule,
+    require_consent,
+)
 from dpcohort.text_files import parse_toml, read_utf8, toml_text, toml_value
 from dpcohort.training import Training
 
@@ -256,6 +263,7 @@ class Config:
     values: Mapping[str, Any] = field(repr=False)
     folder: Path = field(repr=False)
     _lines: Lines = field(repr=False, compare=False)
+    _loads: bool = field(default=True, repr=False, compare=False)
 
     @cached_property
     def _file(self) -> ConfigFile:
@@ -363,7 +371,7 @@ class Config:
             where: None if any(where[: len(place)] == place for place in places) else line
             for where, line in (self._lines | dict.fromkeys(places)).items()
         }
-        return _build(values, self.path, lines, changes)
+        return _build(values, self.path, lines, changes, loads=self._loads)
 
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
@@ -378,7 +386,7 @@ class Config:
         kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
-        return _build(values, self.path, self._lines)
+        return _build(values, self.path, self._lines, loads=self._loads)
 
 
 def _paid_files(values: Mapping[str, Any]) -> set[str]:
@@ -389,11 +397,18 @@ def _paid_files(values: Mapping[str, Any]) -> set[str]:
     return {str(place) for place in [*files, estimate] if place}
 
 
-def load_config(path: str | Path) -> Config:
+def load_config(path: str | Path, *, allow_code: Iterable[str] | None = ()) -> Config:
     """Read and check a configuration file; the clients themselves are read by ``population()``.
 
+    Args:
+        path: the file.
+        allow_code: modules whose code the file may name, in this process. What the user allowed
+            on the command line, and what the program has imported and marked, needs none. None
+            reads the file without any code: third-party names stay names, unchecked.
+
     Raises:
-        FileFormatError: with the file, the line where it can be found, and every problem.
+        FileFormatError: with the file, the line where it can be found, and every problem; code
+            that is not allowed is one.
 
     Example:
         >>> import tempfile
@@ -403,11 +418,17 @@ def load_config(path: str | Path) -> Config:
         Population(3 clients, 900 records, 0 public)
     """
     content = read_utf8(path, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
-    return _parsed(content, Path(path))
+    if allow_code:
+        from dpcohort import consent
+
+        consent.allow_code(*allow_code)
+    return _parsed(content, Path(path), loads=allow_code is not None)
 
 
 def loads_config(text: str) -> Config:
     """The configuration a TOML text describes; a relative path of clients starts from here.
+
+    Third-party code that it names must be allowed, as in ``load_config``.
 
     Example:
         >>> loads_config("population = { count = 3, size = 50, epsilon = 1 }").population()
@@ -467,12 +488,12 @@ def config_for_clients(path: str | Path) -> Config:
     return Config(clients=clients, values=values, folder=Path(), _lines={})
 
 
-def _parsed(content: str, path: Path | None) -> Config:
+def _parsed(content: str, path: Path | None, *, loads: bool = True) -> Config:
     try:
         values = parse_toml(content)
     except ValueError as error:
         raise _syntax_error(_label(path), content, error) from None
-    return _build(values, path, key_lines(content))
+    return _build(values, path, key_lines(content), loads=loads)
 
 
 def _label(path: Path | None) -> str:
@@ -493,7 +514,12 @@ def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
 
 
 def _build(
-    values: Mapping[str, Any], path: Path | None, lines: Lines, changes: Sequence[str] = ()
+    values: Mapping[str, Any],
+    path: Path | None,
+    lines: Lines,
+    changes: Sequence[str] = (),
+    *,
+    loads: bool = True,
 ) -> Config:
     # The library that checks types takes longer to load than a small plan to make.
     from pydantic import ValidationError
@@ -525,8 +551,18 @@ def _build(
     privacy = file.privacy
     clients = made("population", clients_file)
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
-    settings = made("selection", _selection_settings, file.selection)
-    made("aggregation", schema.check_rule, "aggregation", file.aggregation)
+    checked = {
+        section: made(section, _may_be_loaded, key, getattr(getattr(file, section), key, None))
+        if loads
+        else key != "rule" or _is_own_rule(section, getattr(file, section).rule)
+        for section, key in _THIRD_PARTY
+    }
+    settings: tuple[dict[str, Any], dict[str, Any]] | None
+    settings = dict(file.selection.model_extra or {}), {}
+    if checked["selection"]:
+        settings = made("selection", _selection_settings, file.selection)
+    if checked["aggregation"]:
+        made("aggregation", schema.check_rule, "aggregation", file.aggregation)
     contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
     for name, check in schema.CHECKS.items():
         if (section := getattr(file, name)) is not None:
@@ -536,7 +572,8 @@ def _build(
         problems.append((("tuning", "charge"), words))
     if contract is not None and training is not None and settings is not None:
         told = {where for where, _ in problems}
-        pooled = _pooled_problems(file, contract, training)
+        adaptive = checked["selection"] and kind_of_rule(file.selection.rule) == "adaptive"
+        pooled = _pooled_problems(file, contract, training, adaptive=adaptive)
         problems += [problem for problem in pooled if problem[0] not in told]
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
@@ -559,11 +596,31 @@ def _build(
         values=values,
         folder=folder,
         _lines=lines,
+        _loads=loads,
     )
 
 
+#: Where a configuration may name code.
+_THIRD_PARTY = (
+    *(("selection", "rule"), ("aggregation", "rule"), ("data", "name"), ("model", "name")),
+    ("task", "loss"),
+)
+
+
+def _may_be_loaded(key: str, name: object) -> bool:
+    if isinstance(name, str) and is_named_function(name):
+        require_consent(key, name)
+    return True
+
+
+def _is_own_rule(kind: str, name: str) -> bool:
+    """Whether a rule is checked where nothing may be loaded; what there is not is refused too."""
+    kinds = ("selection", "adaptive") if kind == "selection" else (kind,)
+    return any(name in RULES[one] for one in kinds) or not any(is_rule(one, name) for one in kinds)
+
+
 def _pooled_problems(
-    file: ConfigFile, contract: Contract, training: Training
+    file: ConfigFile, contract: Contract, training: Training, *, adaptive: bool | None
 ) -> list[ConfigProblem]:
     """What does not go with trust = "pooled"."""
     found: list[ConfigProblem] = []
@@ -580,7 +637,7 @@ def _pooled_problems(
             f"aggregation.rule: {file.aggregation.rule} needs single updates", "the mean"
         )
         found.append((("aggregation", "rule"), str(told)))
-    if kind_of_rule(file.selection.rule) == "adaptive":
+    if adaptive:
         told = adaptive_under_pooled_trust(file.selection.rule)
         found.append((("selection", "rule"), f"selection.rule: {told}"))
     return found

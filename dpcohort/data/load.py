@@ -40,7 +40,7 @@ from dpcohort.data.dataset import Dataset, Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.tables import TableColumns, read_table, table_dataset
 from dpcohort.errors import DataMissingError, DpcohortError, FileFormatError, InputError
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.text_files import is_table
 
 
@@ -516,7 +516,7 @@ def is_published(data: Dataset) -> bool:
 
 
 def _from_function(text: str) -> Dataset:
-    function = named_function("dataset", text)
+    function = named_plugin("data", text, "dataset")
     try:
         result = function()
     except DpcohortError:

@@ -34,6 +34,7 @@ from dpcohort.accounting.charges import (
 from dpcohort.accounting.segments import Segment, exhausted_clients
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
+from dpcohort.consent import typed
 from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
@@ -163,6 +164,7 @@ def replan(
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before, "charges": paid}
+    typed(*([rule] if isinstance(rule, str) else ()))
     if old.adaptive is None:
         name = rule or old.selection.rule
         settings = old.selection.settings if rule in (None, old.selection.rule) else {}

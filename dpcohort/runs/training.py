@@ -27,6 +27,7 @@ from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import atomic_writer, owner_only, sync_folder, write_text
 from dpcohort.config import Config
 from dpcohort.config.settings import config_for_folder
+from dpcohort.consent import typed
 from dpcohort.data import Dataset, Partition
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
@@ -48,7 +49,7 @@ from dpcohort.errors import DivergedError, DpcohortError, InputError, Verificati
 from dpcohort.limits import exhausted
 from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
@@ -505,6 +506,7 @@ def train(
         >>> run.rounds_done, 0 <= run.test_accuracy <= 1
         (3, True)
     """
+    typed(*(one for one in (model, data, aggregation) if isinstance(one, str)))
     job = make_job(
         plan,
         model,
@@ -711,7 +713,7 @@ def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
         return None
     kind, said, whose = type(error).__name__, "", "the training"
     for name in {job.task.loss for job in jobs if is_named_function(job.task.loss)}:
-        own = getattr(named_function("loss", name), "__code__", None)
+        own = getattr(named_plugin("loss", name), "__code__", None)
         found = [(frame.f_code, at) for frame, at in frames if frame.f_code is own]
         if found:
             (code, line), whose = found[-1], f"the loss {name}"

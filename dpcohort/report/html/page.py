@@ -34,7 +34,7 @@ from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, is_rule
+from dpcohort.plugins import RULES, is_named_function
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
@@ -576,7 +576,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
         return loaded[key]
     own = "Give it to run.report(data=...) in Python."
     if run.config:
-        config = load_config(Path(run.path) / CONFIG)
+        config = load_config(Path(run.path) / CONFIG, allow_code=None)
         if is_named_function(data_section(config).name):
             raise InputError.because(f"a function makes its data, and a report runs none. {own}")
         loaded[key] = configured_data(config, clients)
@@ -614,7 +614,7 @@ def _pooled_words(plan: Plan | None) -> str:
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
     """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
     plan = run.plan
-    known = plan is not None and is_rule("selection", plan.selection.rule)
+    known = plan is not None and plan.selection.rule in RULES["selection"]
     if plan is None or plan.adaptive is not None or plan.before or not known:
         if path is not None:
             raise InputError.because(
