@@ -4,7 +4,7 @@
 Both hold the arrays train_inputs, train_labels, test_inputs and test_labels, and optionally the
 public constants classes, scale, mean and std, and test_public: whether results on the test records
 may be published. What a private run needs is stated there or where the file is named. Files that
-need pickle are refused. Arrays in a folder are mapped, not read, so a set may be larger than memory.
+need pickle are refused. Arrays in a folder are mapped, not read: a set may be larger than memory.
 """
 
 from __future__ import annotations
