@@ -760,9 +760,11 @@ def _cells_of_chunks(chunks: Iterable[Any]) -> list[Any]:
 
 def _check_parquet(path: Path, file: Any) -> None:
     """Refuse a file that would be out of all proportion to its bytes, before it is read."""
-    for field in file.schema_arrow:
-        if field.type.num_fields:
-            words = f"the column {one_line(field.name, 60)} holds {field.type}; it must be text or "
+    for column in file.schema_arrow:
+        if column.type.num_fields:
+            words = (
+                f"the column {one_line(column.name, 60)} holds {column.type}; it must be text or "
+            )
             raise FileFormatError(path, words + "numbers. Save the table without it.")
     about = file.metadata
     cells = about.num_rows * about.num_columns
