@@ -716,6 +716,8 @@ def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
     for event in events:
         if event.sampler == "fixed" or event.sampling_rate < TINY_RATE:
             return False  # it has no bound, or one grid for losses of all sizes
+        if _LARGEST_RATE < event.sampling_rate < 1:
+            return False  # it raises where what is not sampled has no digits left
         if not 1 / _LARGEST_SHIFT <= event.noise_multiplier <= _LARGEST_NOISE:
             return False
     spacing, least = _spacing(events, delta)
