@@ -114,6 +114,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             classes=task.outputs,
             normalisation=Normalisation(mean=tuple(middle.tolist()), std=tuple(half.tolist())),
             task=task,
+            test_public=True,  # it is none of the records
         )
         partition = _partition(groups, len(inputs))
         names = partition.names

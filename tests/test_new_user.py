@@ -171,6 +171,9 @@ def of_a_spreadsheet(*words: str, **changes: str) -> Case:
     def case(folder: Path, new: Callable[..., str]) -> str:
         spreadsheet(folder)
         table = ("--from", "patients.csv", "--client", "Klinik", "--clients", "clients.csv")
+        for one in {"Station", "Raucher", "Befund"} - {*words}:
+            table += ("--category", one)
+        table += ("--leave-out", "Notiz")
         text = new(*table, *words).replace('"logistic"', changes.get("model", '"logistic"'))
         for key, value in {**FILLED, **changes}.items():
             line = "" if value is None else f"{key} = {value}"

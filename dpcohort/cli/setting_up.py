@@ -66,9 +66,15 @@ def new(
     task: Annotated[
         str | None, Option(help="classification, multi-label, regression or counts.")
     ] = None,
+    category: Annotated[
+        list[str] | None, Option(help="Column of the table that holds no number; again for more.")
+    ] = None,
+    leave_out: Annotated[
+        list[str] | None, Option(help="Column that the model does not see; again for more.")
+    ] = None,
     public: Annotated[
         bool,
-        Option("--public", help="The table is public: propose bounds and values from it."),
+        Option("--public", help="The table is public: propose kinds, bounds and values from it."),
     ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
@@ -77,6 +83,7 @@ def new(
     if is_table(example):
         source = Path(example)
         kind: Any = {"task": task, "public": public}
+        kind |= {"category": category or [], "leave_out": leave_out or []}
         text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
         if write_new(path, text, force=force, as_json=as_json, example=str(source)):
             say(f"Wrote {path} for {one_line(str(source))}.")
@@ -86,11 +93,12 @@ def new(
             for step in steps:
                 say(f"  - {step}")
         return
-    if label or client or task or public:
+    if label or client or task or public or category or leave_out:
         raise InputError(
             "--from",
             given=example,
-            allowed="a table (.csv, .parquet), to go with --label, --client, --task and --public",
+            allowed="a table (.csv, .parquet), to go with --label, --client, --task, --category, "
+            "--leave-out and --public",
         )
     text = _with_suggestions(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
@@ -133,6 +141,8 @@ def _for_table(
     clients: Path,
     *,
     task: str | None,
+    category: list[str],
+    leave_out: list[str],
     public: bool,
 ) -> tuple[str, Plan | None, list[str]]:
     """The configuration for a table, its plan where it can be made, and what comes next."""
@@ -148,14 +158,20 @@ def _for_table(
         if not given:
             what = "to be predicted" if option == "--label" else "that says whose record it is"
             raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
-    for name in (*label, str(client)):
+    for name in (*label, str(client), *category, *leave_out):
         if name not in table:
             step = did_you_mean(name, table)
             raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
     kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
     if (len(label) > 1) != (kind == "multi-label"):
         raise InputError.because("--label is given more than once exactly for --task multi-label.")
-    kinds = {name: kind_of(cells) for name, cells in table.items() if name not in (*label, client)}
+    # What cells are like tells of them: of a table that is not public its columns are stated.
+    stated = {**dict.fromkeys(category, "text"), **dict.fromkeys(leave_out, "free text")}
+    kinds = {
+        name: stated.get(name, kind_of(cells) if public else "number")
+        for name, cells in table.items()
+        if name not in (*label, client)
+    }
     features = [name for name, found in kinds.items() if found != "free text"]
 
     names = sorted(set(client_names(str(client), table[str(client)])))
@@ -218,6 +234,11 @@ def _for_table(
             f"in {path}, fill in what is marked FILL IN from what is known of such data. Do not "
             "look it up in the table: its own smallest and largest values, or those that occur, "
             "tell of single records. (If the table is public: --public proposes them.)"
+        )
+        steps.append(
+            "every column that was not named counts as a number, as what is in it tells of "
+            "records, too: say --category COLUMN of one that holds none, --leave-out COLUMN of "
+            "free text"
         )
     if trouble:
         steps.append(f"put right: {trouble}")

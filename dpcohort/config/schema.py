@@ -36,7 +36,7 @@ from dpcohort.clients.distributions import (
 )
 from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
+from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS
 from dpcohort.plugins import check_settings, find_rule, settings_of
 from dpcohort.schedule import Draws
 from dpcohort.tasks import Task, TaskKind
@@ -141,6 +141,8 @@ class DataSection(Section):
     labels: list[Any] = Field(default_factory=list)
     test_share: float = _bounded(0.2, above=0, below=1)
     test_public: bool = False
+    # Of arrays, where the file does not say it; those of a table are its labels.
+    classes: int | None = _bounded(None, at_least=2, at_most=MOST_CLASSES)
 
 
 class TaskSection(Section):
@@ -448,7 +450,13 @@ def check_data(section: DataSection) -> None:
         raise InputError.about("estimated_bounds", words)
     if is_table(section.name) and section.label is None:
         raise InputError.about("label", "is missing: the column of the table to be predicted.")
+    arrays = section.name.endswith((".npz", ".npy")) or "/" in section.name
+    if section.classes is not None and (is_table(section.name) or not arrays):
+        words = f"is for arrays (.npz, .npy), and {section.name!r} knows its own. "
+        raise InputError.about("classes", words + _REMOVE.format("classes"))
     for key in _TABLE_KEYS:
+        if key == "test_public" and arrays:
+            continue
         if key in section.model_fields_set and not is_table(section.name):
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))

@@ -435,6 +435,7 @@ def _load_digits() -> Dataset:
         test_labels=classes[is_test],
         classes=10,
         normalisation=Normalisation(scale=16.0),
+        test_public=True,
     )
 
 
@@ -494,6 +495,7 @@ def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
         test_labels=test_labels.astype(np.int64),
         classes=source.classes,
         normalisation=source.normalisation,
+        test_public=True,
     )
     _PUBLISHED.add(data)
     return data

@@ -82,7 +82,8 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
         return _table_data(config, section, clients)
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
-        return with_task(config, load_arrays(config.folder / name, given))
+        stated = section.model_dump(include={"classes", "test_public"}, exclude_unset=True)
+        return with_task(config, load_arrays(config.folder / name, given, stated))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
 

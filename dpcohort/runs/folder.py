@@ -138,6 +138,30 @@ CHARGES = "charges"
 _FIRST = (CONFIG, PLAN, PARTITION, ENVIRONMENT, LEDGER, ROUNDS)
 
 
+def without_times(folder: Path) -> None:
+    """Give everything in a private run's folder the time at which its plan was written.
+
+    Times of checkpoints and of the last round tell how long rounds took, and so how many records
+    were in them.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     paths = [Path(name) / one for one in (PLAN, LEDGER)]
+        ...     for time, path in enumerate(paths):
+        ...         path.touch()
+        ...         os.utime(path, (time, time))
+        ...     without_times(Path(name))
+        ...     [path.stat().st_mtime for path in paths]
+        [0.0, 0.0]
+    """
+    if not (folder / PLAN).exists():
+        return
+    began = (folder / PLAN).stat().st_mtime_ns
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, ns=(began, began), follow_symlinks=False)
+
+
 def begin_run(path: str | Path, *, again: bool = False, private: bool = False) -> Path:
     """Make a new run folder; one that holds anything is never touched.
 

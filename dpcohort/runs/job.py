@@ -454,6 +454,7 @@ def make_job(
         check_holders(folder, plan, partition, dataset)
     if private_entropy:
         refuse_simulated(plan.paid.charges)
+        check_stated(dataset)
         _check_sampling(plan)
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
@@ -598,6 +599,24 @@ def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:
         raise InputError.because(
             f"{plan.population.ids[k]!r} has {int(partition.sizes[k])} records but was planned "
             f"with {int(planned[k])}; its noise would not fit. Make the plan for this partition."
+        )
+
+
+def check_stated(data: Dataset) -> None:
+    """Refuse to train in private on a set whose classes were counted from its records.
+
+    Raises:
+        InputError: they were; the message shows what to write.
+
+    Example:
+        >>> check_stated(load_dataset("digits"))
+    """
+    if data.counted_classes:
+        raise InputError.because(
+            f"nobody said how many classes {data.name} has: they were counted from the labels of "
+            "private records, so that one record can change the model, and no budget pays for "
+            "that. Say how many there can be, as is publicly known: classes = ... in [data], an "
+            "array 'classes' in the .npz file, or classes=... of dataset_from_arrays."
         )
 
 

@@ -80,6 +80,7 @@ from dpcohort.runs.folder import (
     read_log,
     rewrite_log,
     settings_sha256,
+    without_times,
     write_checkpoint,
     write_json,
 )
@@ -293,10 +294,12 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; those of a private run say of no time but that at which it began."""
         self.run.ledger.close()
         if self._rounds is not None:
             self._rounds.close()
+        if self.job.private and self.run.path is not None:
+            without_times(self.run.path)
 
     def _begin(self, folder: Path) -> None:
         job = self.job

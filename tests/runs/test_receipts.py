@@ -6,10 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from dpcohort import make_plan
+from dpcohort import Population, Training, make_plan
 from dpcohort.accounting.charges import Charge, charge_of
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plan import Plan
 from dpcohort.runs import receipts as module
+from dpcohort.runs import train
 from dpcohort.runs.receipts import (
     PRIVATE_NOISE,
     SIMULATED_TUNING,
@@ -235,3 +237,21 @@ def test_little_to_tell_is_told_in_few_words():
     assert "number of draws" not in receipt(across_runs="composed").text()
     frozen = {"frozen_parameters": 1200, "source": "ImageNet"}
     assert "1,200 parameters stay" in receipt(weights=frozen).text()
+
+
+def test_one_round_with_little_noise_ends_with_receipts(digits, tmp_path):
+    people = Population.from_arrays(sizes=[700, 742], epsilon=[40.0, 60.0], delta=1e-5)
+    settings = Training(rounds=1, cohort_size=2, sampling_rate=1.0, dimension=650)
+    plan = make_plan(people, settings, selection="unbiased", seed=0)
+    train(plan, "logistic", digits, out=tmp_path / "run", seed=1, device="cpu")
+    found = [receipt for _, receipt in read_receipts(tmp_path / "run" / "receipts")]
+    assert len(found) == 2
+    assert all(one.holds and one.certified_epsilon > 30 for one in found)
+
+
+def test_what_cannot_be_certified_is_infinite_and_the_promise_does_not_hold(plan, monkeypatch):
+    monkeypatch.setattr(Plan, "spent_epsilon", lambda _, draws, *a, clients, **k: clients + np.inf)
+    receipt = next(one for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    assert not receipt.holds
+    assert "inf" in receipt.text()
+    assert receipt.to_dict()["certified_epsilon"] in ("inf", "Infinity", None)

@@ -31,7 +31,7 @@ def stays(noise: float = 0.5) -> Dataset:
     y = 10 + 5 * x[:, 0] - 3 * x[:, 1] + rng.normal(0, noise, 500)
     return dataset_from_arrays(
         "stays", train_inputs=x[:400], train_labels=y[:400], test_inputs=x[400:],
-        test_labels=y[400:], task=STAY,
+        test_labels=y[400:], task=STAY, test_public=True,
     )  # fmt: skip
 
 
