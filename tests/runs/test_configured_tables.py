@@ -115,7 +115,7 @@ def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
     paid = config.with_overrides(tuned(config, 0.5))
     with pytest.raises(InputError, match=r"names the charge tuning .* the plan does not know"):
         configured_job(paid, plan=whole)
-    with pytest.raises(InputError, match="a run that rests on it cannot be private"):
+    with pytest.raises(InputError, match="nothing that rests on it can be private"):
         configured_job(paid, private_entropy=True)
 
 

@@ -116,7 +116,7 @@ def test_what_is_left_is_planned_with_and_a_simulation_cannot_become_private(con
     left = configured_population(paid)
     np.testing.assert_allclose(left.epsilon, 0.75 * promised_population(config).epsilon)
     np.testing.assert_allclose(left.delta, 0.75e-5)
-    with pytest.raises(InputError, match="cannot be private"):
+    with pytest.raises(InputError, match="nothing that rests on it can be private"):
         configured_job(paid, device="cpu", private_entropy=True)
     real = config.with_overrides([*tuned(config, 0.25, private=True), "training.rounds=2"])
     assert configured_job(real, device="cpu", private_entropy=True).private
