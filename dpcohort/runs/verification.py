@@ -270,6 +270,7 @@ class _Check:
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
         self._asked: defaultdict[object, set[int]] = defaultdict(set)
+        self._early: list[int] = []
         self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
 
     def wrong(self, subject: str, message: str) -> None:
@@ -380,6 +381,8 @@ class _Check:
                 self.wrong(self._plan.population.ids[k], words)
         if len(self.findings) == before:
             self._choices(lines, self._plan.adaptive.rule)
+        for line in self._early:
+            self.wrong(LEDGER, f"line {line} comes before what it follows from.")
         if self._plan.has_raw_reports:
             self.overspent(
                 "run",
@@ -426,7 +429,7 @@ class _Check:
         elif round in self.counted or (
             kind == "answers" and not self._asked[round] >= {*positions}
         ):
-            self.wrong(LEDGER, f"line {line} comes before what it follows from.")
+            self._early.append(line)
         if kind == "reports" and positions is not None:
             np.add.at(self.reports, positions, 1)
             self._asked[round] |= {*positions}
