@@ -119,7 +119,7 @@ def test_lab_uses_public_names_of_the_core_only():
                     if alias.name.startswith("dpcohort")
                 ]
             home = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if not home.startswith("dpcohort") or home.startswith("dpcohort.lab") or home in _TOOLS:
+            if not home.startswith("dpcohort") or home.startswith("dpcohort_lab") or home in _TOOLS:
                 continue
             public = [] if home.count(".") > 1 else importlib.import_module(home).__all__
             offences += [

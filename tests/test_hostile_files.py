@@ -42,12 +42,12 @@ from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms,
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 from dpcohort.deploy.ledger.reading import read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.plan import Plan
 from dpcohort.report.html.sources import read_reproduction
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
 from dpcohort.runs.journal import Journal
+from dpcohort_lab.recipes.reading import load_recipe
 
 ROOT = Path(__file__).parents[1]
 TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
     from dpcohort.runs.configured import configured_optimiser as configured_optimiser
+    from dpcohort.runs.configured import configured_population as configured_population
+    from dpcohort.runs.configured import configured_training as configured_training
+    from dpcohort.runs.configured import data_section as data_section
     from dpcohort.runs.configured import held_out_within as held_out_within
     from dpcohort.runs.continuation import replan as replan
     from dpcohort.runs.evaluation import Comparison as Comparison
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
     from dpcohort.runs.evaluation import mean_interval as mean_interval
     from dpcohort.runs.evaluation import summarise_seeds as summarise_seeds
     from dpcohort.runs.evaluation import who_was_heard as who_was_heard
+    from dpcohort.runs.folder import environment as environment
     from dpcohort.runs.folder import finite_json as finite_json
     from dpcohort.runs.job import Job as Job
+    from dpcohort.runs.job import resolve_device as resolve_device
     from dpcohort.runs.personal import personal_model as personal_model
     from dpcohort.runs.personal import personal_results as personal_results
     from dpcohort.runs.receipts import NOT_PRIVATE as NOT_PRIVATE

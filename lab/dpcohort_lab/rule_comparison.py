@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort._validate import choice
 from dpcohort.aggregation import Cohort, combine_round
 from dpcohort.config import Config
 from dpcohort.data import Dataset
@@ -37,6 +36,7 @@ from dpcohort.runs import (
     who_was_heard,
 )
 from dpcohort.text_files import parse_toml, toml_text
+from dpcohort_lab.checks import choice
 
 _CHOICE = re.compile(r"([^,()]+?)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
 

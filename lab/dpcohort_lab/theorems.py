@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
+from dpcohort_lab.checks import FloatArray, number, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.lab import theorems
-from dpcohort.lab.theorems import Constants, best_total_steps, error_terms
 from dpcohort.selection import solve_selection
+from dpcohort_lab import theorems
+from dpcohort_lab.theorems import Constants, best_total_steps, error_terms
 
 UNIT = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=1)
 

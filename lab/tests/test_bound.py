@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.lab import theorems
-from dpcohort.lab.theorems import BalanceCurve, Constants, best_balance, error_terms
+from dpcohort_lab import theorems
+from dpcohort_lab.theorems import BalanceCurve, Constants, best_balance, error_terms
 
 SEEDS = range(3)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.lab.theorems import (
+from dpcohort_lab.theorems import (
     Constants,
     convexity,
     error_terms,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dpcohort.config import commented_config, loads_config
-from dpcohort.lab import rule_comparison
-from dpcohort.lab.rule_comparison import (
+from dpcohort.runs.training import train_job
+from dpcohort_lab import rule_comparison
+from dpcohort_lab.rule_comparison import (
     chosen_rules,
     compare_rules,
     csv_table,
@@ -18,7 +19,6 @@ from dpcohort.lab.rule_comparison import (
     plain_table,
     rule_pairs,
 )
-from dpcohort.runs.training import train_job
 
 SMALL = [
     "training.rounds=4", "training.cohort_size=4", "run.evaluate_every=4", "population.count=10"

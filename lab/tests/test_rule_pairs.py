@@ -5,8 +5,8 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.lab.rule_comparison import chosen_rules, rule_pairs
 from dpcohort.plugins import rule_names
+from dpcohort_lab.rule_comparison import chosen_rules, rule_pairs
 
 SMALL = ["training.rounds=3", "training.cohort_size=3", "population.count=8"]
 

@@ -165,7 +165,7 @@ def test_a_reader_that_goes_away_is_no_error(config):
     ("words", "told", "next_step"),
     [
         (["train", "c.toml", "--out", "r"], "dpcohort.cli.train.load_config", "--resume goes on"),
-        (["reproduce", "mnist"], "dpcohort.cli.reproduce.load_recipe", "same command goes on"),
+        (["reproduce", "mnist"], "dpcohort_lab.cli.reproduce.load_recipe", "same command goes on"),
         (["doctor"], "dpcohort.cli.setting_up.console.print", "stopped."),
     ],
     ids=["train", "reproduce", "doctor"],

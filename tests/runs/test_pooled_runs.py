@@ -17,7 +17,6 @@ from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
-from dpcohort.lab.schemes.simulation import Simulation
 from dpcohort.plan import Plan
 from dpcohort.report.html.letter import write_letter
 from dpcohort.report.html.page import report_of_runs
@@ -30,6 +29,7 @@ from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.training import train_job
 from dpcohort.tuning.charged import _refuse_what_does_not_fit
+from dpcohort_lab.schemes.simulation import Simulation
 
 from .conftest import small_plan
 

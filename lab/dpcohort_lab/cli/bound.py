@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dpcohort.cli.terminal import (
+from dpcohort.cli import (
     ClientsOption,
     JsonOption,
     SetOption,
@@ -20,7 +20,10 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.lab.theorems import (
+from dpcohort.plan import selection_problem
+from dpcohort.runs import configured_data, configured_population, configured_training
+from dpcohort.selection import rule_from_settings, selected
+from dpcohort_lab.theorems import (
     Constants,
     NonconvexBound,
     StronglyConvexBound,
@@ -29,14 +32,6 @@ from dpcohort.lab.theorems import (
     nonconvex_bound,
     strongly_convex_bound,
 )
-from dpcohort.plan import selection_problem
-from dpcohort.runs.configured import (
-    configured_data,
-    configured_population,
-    configured_training,
-)
-from dpcohort.selection.problem import selected
-from dpcohort.selection.rules import rule_from_settings
 
 
 def bound(

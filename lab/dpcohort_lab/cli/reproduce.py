@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from dpcohort.cli.terminal import (
+from dpcohort.cli import (
     DataDirOption,
     DeviceOption,
     JsonOption,
@@ -19,18 +16,19 @@ from dpcohort.cli.terminal import (
     data_changes,
     new_table,
     print_json,
+    print_note,
     say,
     show_messages,
+    showing_progress,
 )
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.lab.recipes.reading import load_recipe, recipe_names
-from dpcohort.lab.recipes.recipe import Form, Recipe
-from dpcohort.progress import Progress, silent
+from dpcohort_lab.recipes.reading import load_recipe, recipe_names
+from dpcohort_lab.recipes.recipe import Form, Recipe
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.lab.recipes.judgement import RecipeResult
+    from dpcohort_lab.recipes.judgement import RecipeResult
 
 
 def reproduce(
@@ -70,6 +68,23 @@ def reproduce(
         raise InputError.because("--quick and --smallest are two forms; give one.")
     form: Form = "quick" if quick else "smallest" if smallest else "full"
     changes = data_changes(None, data_dir)
+    try:
+        _reproduce_all(name, form, seeds, changes, out, device, as_json=as_json)
+    except KeyboardInterrupt:
+        print_note("the same command goes on where it was.")
+        raise
+
+
+def _reproduce_all(
+    name: str,
+    form: Form,
+    seeds: int | None,
+    changes: list[str],
+    out: Path,
+    device: str | None,
+    *,
+    as_json: bool,
+) -> None:
     # All are read, and so checked, before the first is trained.
     recipes = [load_recipe(n) for n in (recipe_names() if name == "all" else [name])]
     results: list[dict[str, Any]] = []
@@ -97,7 +112,7 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
 
 
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
-    from dpcohort.lab.recipes.judgement import write_result
+    from dpcohort_lab.recipes.judgement import write_result
 
     show_messages()
     result, environment = _result(recipe, out, device, quiet=quiet)
@@ -114,13 +129,12 @@ def _result(
     recipe: Recipe, out: Path, device: str | None, *, quiet: bool
 ) -> tuple[RecipeResult, dict[str, Any]]:
     if recipe.header.figure == "selection":
-        from dpcohort.lab.recipes.judgement import judge_panels, selection_panels
+        from dpcohort_lab.recipes.judgement import judge_panels, selection_panels
 
         return judge_panels(recipe, *selection_panels(recipe)), {}
-    from dpcohort.lab.recipes.execution import measure
-    from dpcohort.lab.recipes.judgement import judge
-    from dpcohort.runs.folder import environment
-    from dpcohort.runs.job import resolve_device
+    from dpcohort.runs import environment, resolve_device
+    from dpcohort_lab.recipes.execution import measure
+    from dpcohort_lab.recipes.judgement import judge
 
     place = resolve_device(device or recipe.base.run.device)
     ending = "" if recipe.form == "full" else f".{recipe.form}"
@@ -132,12 +146,12 @@ def _result(
 
 def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[Path]:
     if recipe.header.figure != "selection":
-        from dpcohort.lab.recipes.figures import save_result_figure
+        from dpcohort_lab.recipes.figures import save_result_figure
 
         header = recipe.header
         return save_result_figure(values, out, stem, kind=header.figure, across=header.across)
-    from dpcohort.lab.recipes.judgement import selection_panels
-    from dpcohort.report.figures import save_selection_figure
+    from dpcohort.report import save_selection_figure
+    from dpcohort_lab.recipes.judgement import selection_panels
 
     population, panels = selection_panels(recipe)
     paths = [out / f"{stem}.png", out / f"{stem}.pdf"]
@@ -146,56 +160,8 @@ def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[
     return paths
 
 
-@contextmanager
-def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress]:
-    """A bar with the time left on a terminal, a line now and then in a pipe."""
-    if quiet or not console.is_terminal:
-        yield silent if quiet else _lines(title)
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    left = TimeRemainingColumn()
-    with Bar(*columns, TextColumn("left"), left, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{title}: {what}"[:60])
-
-        yield show
-
-
-def _lines(title: str) -> Progress:
-    """Progress in a pipe: a line for each tenth, with the time left."""
-    shown, began = -1, time.monotonic()
-
-    def show(what: str, done: int, total: int) -> None:
-        nonlocal shown
-        tenth = 10 * done // max(1, total)
-        if tenth != shown:
-            shown = tenth
-            seconds = (time.monotonic() - began) * (total - done) / max(1, done)
-            left = f", about {_duration(seconds)} left" if done else ""
-            say(f"{title}: {10 * tenth} %{left}: {what}")
-
-    return show
-
-
-def _duration(seconds: float) -> str:
-    """Seconds as a person says them.
-
-    Example:
-        >>> _duration(200)
-        '3 min'
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _print(result: RecipeResult) -> None:
-    from dpcohort.lab.recipes.judgement import REDUCED, result_note
+    from dpcohort_lab.recipes.judgement import REDUCED, result_note
 
     recipe = result.recipe
     console.print(f"{recipe.header.title} ({recipe.header.of})", style="bold")

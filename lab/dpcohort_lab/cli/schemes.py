@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from dpcohort._validate import choice
-from dpcohort.cli.terminal import (
+from dpcohort.cli import (
     DataDirOption,
     JsonOption,
     SetOption,
@@ -22,12 +21,13 @@ from dpcohort.cli.terminal import (
     say,
 )
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
+from dpcohort_lab.checks import choice
+from dpcohort_lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.lab.schemes import SchemeResult
+    from dpcohort_lab.schemes import SchemeResult
 
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
@@ -75,8 +75,8 @@ def schemes(
     from dpcohort.config import load_config
 
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    from dpcohort.lab.schemes import Simulation
-    from dpcohort.runs.configured import configured_data
+    from dpcohort.runs import configured_data
+    from dpcohort_lab.schemes.simulation import Simulation
 
     data = configured_data(config)
     simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
@@ -157,7 +157,7 @@ def _label(outcome: SchemeResult) -> str:
 
 
 def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
-    from dpcohort.runs.evaluation import mean_interval
+    from dpcohort.runs import mean_interval
 
     numbers = ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s")
     table = new_table("scheme", "unit", "observer sees", numbers=numbers, overflow="fold")

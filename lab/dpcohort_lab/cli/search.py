@@ -9,8 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dpcohort.cli.reproduce import showing_progress
-from dpcohort.cli.terminal import (
+from dpcohort.cli import (
     DataDirOption,
     DeviceOption,
     JsonOption,
@@ -19,12 +18,13 @@ from dpcohort.cli.terminal import (
     data_changes,
     print_json,
     say,
+    showing_progress,
 )
 from dpcohort.errors import InputError
-from dpcohort.lab.recipes import load_recipe, recipe_names
-from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.text_files import read_utf8
+from dpcohort_lab.recipes import load_recipe, recipe_names
+from dpcohort_lab.recipes.recipe import Cell
 
 _SHOWN = 10
 
@@ -66,7 +66,7 @@ def search(
         if "=" not in text:
             raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
     places = dict(text.split("=", 1) for text in at or [])
-    from dpcohort.lab.recipes.search import (
+    from dpcohort_lab.recipes.search import (
         UNCHARGED,
         recipe_search,
         run_search,
@@ -133,8 +133,8 @@ def search(
 
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
     from dpcohort.config import load_config
-    from dpcohort.lab.recipes.search import search_grid
-    from dpcohort.runs.configured import data_section
+    from dpcohort.runs import data_section
+    from dpcohort_lab.recipes.search import search_grid
 
     config = load_config(path).with_overrides(overrides)
     data_section(config)

@@ -9,7 +9,7 @@ A recipe is an ordinary configuration and a table [recipe] that says what is var
 reports, and how the reduced forms differ. Reading one needs no torch.
 """
 
-from dpcohort.lab.recipes.reading import load_recipe, recipe_names
-from dpcohort.lab.recipes.recipe import Cell, Recipe
+from dpcohort_lab.recipes.reading import load_recipe, recipe_names
+from dpcohort_lab.recipes.recipe import Cell, Recipe
 
 __all__ = ["Cell", "Recipe", "load_recipe", "recipe_names"]

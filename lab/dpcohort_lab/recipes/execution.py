@@ -27,12 +27,12 @@ from dpcohort.atomic_file import write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, FileFormatError, InputError
-from dpcohort.lab.recipes.recipe import Cell, Recipe
 from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.metrics import Metric, main_metric
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data
 from dpcohort.text_files import parse_json, read_utf8, toml_text
+from dpcohort_lab.recipes.recipe import Cell, Recipe
 
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run

@@ -19,15 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
-from dpcohort.config import Config
-from dpcohort.lab.recipes.execution import Measurement
-from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
-from dpcohort.plan import selection_problem
+from dpcohort.report import panels_at
 from dpcohort.runs import Interval, mean_interval
-from dpcohort.selection import rule_from_settings
+from dpcohort_lab.checks import FloatArray
+from dpcohort_lab.recipes.execution import Measurement
+from dpcohort_lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
 
 REDUCED: dict[Form, str] = {
     "full": "",
@@ -223,7 +221,7 @@ def result_note(recipe: Recipe) -> str:
     """What stands beside every number of a recipe, above all if it depends on a search.
 
     Example:
-        >>> from dpcohort.lab.recipes import load_recipe
+        >>> from dpcohort_lab.recipes import load_recipe
         >>> result_note(load_recipe("mnist-variants"))
         'Runs are seeded simulations: NOT PRIVATE.'
     """
@@ -285,7 +283,7 @@ def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]
     """The clients, and the probabilities of each panel by its title.
 
     Example:
-        >>> from dpcohort.lab.recipes import load_recipe
+        >>> from dpcohort_lab.recipes import load_recipe
         >>> _, panels = selection_panels(load_recipe("selection-probability"))
         >>> list(panels)[-1]
         'unbiased'
@@ -293,18 +291,6 @@ def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]
     shown, population = recipe.header.selection, recipe.base.population()
     etas = [] if shown is None else sorted(shown.eta)
     return population, panels_at(recipe.base, population, etas)
-
-
-def panels_at(
-    config: Config, population: Population, etas: Sequence[float | str]
-) -> dict[str, FloatArray]:
-    """The probabilities of clients at each weight of the noise, and by size, by their titles."""
-    problem, _ = selection_problem(
-        population, config.training, contract=config.contract, noise_model=config.noise_model
-    )
-    chosen = [rule_from_settings("privacy-aware", eta=eta).select(problem) for eta in etas]
-    panels = {f"privacy-aware, η = {one.eta:g}": one.probabilities for one in chosen}
-    return {**panels, "unbiased": population.unbiased}
 
 
 def judge_panels(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dpcohort._validate import did_you_mean, number, whole_number
 from dpcohort.config import (
     Config,
     Lines,
@@ -26,7 +25,10 @@ from dpcohort.config import (
     words_of,
 )
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.lab.recipes.recipe import (
+from dpcohort.limits import LARGEST_CONFIG, MOST_CELLS, MOST_SEEDS
+from dpcohort.text_files import parse_toml, read_utf8
+from dpcohort_lab.checks import did_you_mean, number, whole_number
+from dpcohort_lab.recipes.recipe import (
     MECHANISM,
     Recipe,
     RecipeSection,
@@ -35,8 +37,6 @@ from dpcohort.lab.recipes.recipe import (
     as_changes,
     changes_of,
 )
-from dpcohort.limits import LARGEST_CONFIG, MOST_CELLS, MOST_SEEDS
-from dpcohort.text_files import parse_toml, read_utf8
 
 _FOLDER = Path(__file__).parent
 _RECIPE_TABLE = re.compile(r"\s*\[\[?\s*recipe\b")

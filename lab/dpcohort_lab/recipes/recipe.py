@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dpcohort._validate import whole_number
 from dpcohort.config import Config, Lines, Section
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort_lab.checks import whole_number
 
 #: What an axis may hold.
 Value = str | int | float
@@ -319,7 +319,7 @@ def cells_in_form(recipe: Recipe, changes: Sequence[str] = ()) -> Iterator[Cell]
         FileFormatError: a cell cannot be built, or the reduced form names what is not there.
 
     Example:
-        >>> from dpcohort.lab.recipes import load_recipe
+        >>> from dpcohort_lab.recipes import load_recipe
         >>> [cell.label for cell in cells_in_form(load_recipe("mnist").in_form("smallest"))][-1]
         'privacy-aware, s = 100'
     """

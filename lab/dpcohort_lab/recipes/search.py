@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort._validate import number, whole_number
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
-from dpcohort.lab.recipes.execution import Holdings, Work, loaded_once, prepare, train_works
-from dpcohort.lab.recipes.judgement import write_lines
-from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
 from dpcohort.metrics import METRICS, Metric, main_metric
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, held_out_within, mean_interval
+from dpcohort_lab.checks import number, whole_number
+from dpcohort_lab.recipes.execution import Holdings, Work, loaded_once, prepare, train_works
+from dpcohort_lab.recipes.judgement import write_lines
+from dpcohort_lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 
 UNCHARGED = (
     "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
@@ -177,7 +177,7 @@ def searched_cells(
         InputError: the recipe has no such axis, or the axis no such value.
 
     Example:
-        >>> from dpcohort.lab.recipes import load_recipe
+        >>> from dpcohort_lab.recipes import load_recipe
         >>> recipe = load_recipe("batch-size")
         >>> section = recipe_search(recipe)
         >>> [cell.label for cell in searched_cells(recipe, section, {"B": "32"})]

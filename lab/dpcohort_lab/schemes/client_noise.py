@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
-from dpcohort.lab.schemes.scheme import (
+from dpcohort_lab.checks import FloatArray, IntArray, number, whole_number
+from dpcohort_lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
+from dpcohort_lab.schemes.scheme import (
     Account,
     Mode,
     RoundUpdate,
@@ -28,7 +28,7 @@ from dpcohort.lab.schemes.scheme import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 _PLAIN_STEPS = 5  # Q of model clipping
 _DISCOUNT = 0.8  # of the number of rounds, when the loss rose (CRD)

@@ -31,7 +31,7 @@ a <= theta_gamma(2/z); L - i contractions follow. With batches in random order t
 over i, because E_gamma is jointly convex and the order does not depend on the data (it need not be
 secret). Where the last batch is smaller than the others, a record is there less often than once in
 L, so the plain mean is still an upper bound. Passes compose by their profile
-(:mod:`dpcohort.lab.schemes.profile`).
+(:mod:`dpcohort_lab.schemes.profile`).
 
 Neither convexity nor smoothness is used; a convex smooth loss without clipping would have D = 2R.
 
@@ -50,11 +50,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import (
+from dpcohort_lab.checks import FloatArray, number, whole_number
+from dpcohort_lab.schemes.profile import composed_epsilon_of
+from dpcohort_lab.schemes.scheme import (
     Account,
     Mode,
     RoundUpdate,
@@ -66,7 +66,7 @@ from dpcohort.lab.schemes.scheme import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 _POINTS = 200
 _SPREADS = 9.0  # the privacy loss of a Gaussian this many deviations out is left to delta

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate
-from dpcohort.lab.schemes.shuffling import composed_closed_form, local_epsilon, shuffled_epsilon
+from dpcohort_lab.checks import FloatArray, IntArray
+from dpcohort_lab.schemes.scheme import Account, Mode, RoundUpdate
+from dpcohort_lab.schemes.shuffling import composed_closed_form, local_epsilon, shuffled_epsilon
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 _SMALLEST, _LARGEST = 1e-4, 12.0  # e0; public records need not hide, and report with the largest
 _HALVINGS = 18
@@ -55,7 +55,7 @@ def largest_local_epsilon(spent: Callable[[float], float], epsilon: float) -> fl
 
 def _reporting(simulation: Simulation, own: FloatArray, std: float) -> RoundUpdate:
     """A step along the mean report, where ``own`` is e0 of each client's records."""
-    from dpcohort.lab.schemes.randomiser import private_reports
+    from dpcohort_lab.schemes.randomiser import private_reports
 
     reports, each = int(simulation.batch_sizes.sum()), np.repeat(own, simulation.sizes)
 
@@ -96,7 +96,7 @@ def cldp(simulation: Simulation, mode: Mode) -> tuple[RoundUpdate, Account]:
     Three epsilons of the same training:
 
     - against a server behind an honest shuffler, *certified* by the computed clones bound, sampling
-      and composition (:func:`dpcohort.lab.schemes.shuffling.shuffled_epsilon`);
+      and composition (:func:`dpcohort_lab.schemes.shuffling.shuffled_epsilon`);
     - the same, *claimed* by the closed form and advanced composition; where the closed form's
       condition fails there is no amplification by shuffling, and the receipt says so;
     - against whoever sees a record's own reports, without trust in anyone: local, far larger
@@ -105,7 +105,7 @@ def cldp(simulation: Simulation, mode: Mode) -> tuple[RoundUpdate, Account]:
     ``honest`` calibrates e0 on the first, ``formula`` on the second. The paper's own amplification
     bound is older and was not read; the closed form, which is proved, stands in its place.
     """
-    from dpcohort.lab.schemes.randomiser import report_length
+    from dpcohort_lab.schemes.randomiser import report_length
 
     people, rounds = simulation.population, simulation.training.rounds
     records, reports = simulation.total_size, int(simulation.batch_sizes.sum())
@@ -178,7 +178,7 @@ def ldp(simulation: Simulation, mode: Mode) -> tuple[RoundUpdate, Account]:
     exact composition of randomised response. This is what CLDP-SGD falls back to where no
     amplification is proved. There is no formula mode.
     """
-    from dpcohort.lab.schemes.randomiser import report_length, sampled_records
+    from dpcohort_lab.schemes.randomiser import report_length, sampled_records
 
     people, reports = simulation.population, int(simulation.batch_sizes.sum())
     drawn = np.zeros(simulation.total_size, dtype=np.int64)

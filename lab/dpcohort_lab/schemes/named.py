@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-from dpcohort._validate import choice
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.client_noise import dp_fedavg, model_clipping, udp
-from dpcohort.lab.schemes.last_iterate import projected_sgd
-from dpcohort.lab.schemes.local_reports import cldp, ldp
-from dpcohort.lab.schemes.scheme import Card, Mode, Scheme
-from dpcohort.lab.schemes.shared_noise import idp, rpdp
+from dpcohort_lab.checks import choice
+from dpcohort_lab.schemes.client_noise import dp_fedavg, model_clipping, udp
+from dpcohort_lab.schemes.last_iterate import projected_sgd
+from dpcohort_lab.schemes.local_reports import cldp, ldp
+from dpcohort_lab.schemes.scheme import Card, Mode, Scheme
+from dpcohort_lab.schemes.shared_noise import idp, rpdp
 
 _SCHEMES: dict[str, Callable[..., Any]] = {
     "dp-fedavg": dp_fedavg,

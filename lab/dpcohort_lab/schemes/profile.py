@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpcohort._validate import FloatArray
 from dpcohort.accounting import hull_corners
 from dpcohort.errors import InputError
+from dpcohort_lab.checks import FloatArray
 
 #: delta at each epsilon >= 0, never understated.
 Profile = Callable[[FloatArray], FloatArray]

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort._validate import FloatArray, IntArray
 from dpcohort.engine import clip_factors
+from dpcohort_lab.checks import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 
 def report_length(*, clip: float, local_epsilon: float, dimension: int) -> float:

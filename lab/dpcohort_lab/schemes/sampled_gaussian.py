@@ -23,10 +23,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Contract, calibrate_noise, certify_epsilon, deploy_noise
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
+from dpcohort_lab.checks import FloatArray, IntArray
 
 #: A record seen less often than this teaches nothing, and its accounting is slow.
 SMALLEST_RATE = 1e-3

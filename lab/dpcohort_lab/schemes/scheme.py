@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
 from dpcohort.runs import NOT_PRIVATE, Receipt, finite_json
+from dpcohort_lab.checks import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 #: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
 Mode = Literal["honest", "formula"]
@@ -146,7 +146,7 @@ class Scheme:
 
     def run(self, simulation: Simulation) -> SchemeResult:
         """Train, and account for it."""
-        from dpcohort.lab.schemes.simulation import train_scheme  # torch: listing needs none
+        from dpcohort_lab.schemes.simulation import train_scheme  # torch: listing needs none
 
         return train_scheme(self, simulation, *self.prepare(simulation, self.mode))
 

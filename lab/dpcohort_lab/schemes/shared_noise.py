@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.client_noise import noisy_local_steps
-from dpcohort.lab.schemes.sampled_gaussian import (
+from dpcohort_lab.checks import FloatArray, IntArray
+from dpcohort_lab.schemes.client_noise import noisy_local_steps
+from dpcohort_lab.schemes.sampled_gaussian import (
     SMALLEST_RATE,
     certified_noise,
     certified_rate,
@@ -23,7 +23,7 @@ from dpcohort.lab.schemes.sampled_gaussian import (
     renyi_rate,
     sampled_epsilon,
 )
-from dpcohort.lab.schemes.scheme import (
+from dpcohort_lab.schemes.scheme import (
     Account,
     Mode,
     RoundUpdate,
@@ -35,7 +35,7 @@ from dpcohort.lab.schemes.scheme import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpcohort.lab.schemes.simulation import Simulation
+    from dpcohort_lab.schemes.simulation import Simulation
 
 _FIT_RATES = np.array([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0])
 _SLOPES = np.geomspace(1e-3, 30.0, 300).tolist()

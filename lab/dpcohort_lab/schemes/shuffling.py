@@ -32,8 +32,8 @@ import math
 import numpy as np
 from scipy.special import bdtrc
 
-from dpcohort._validate import FloatArray
-from dpcohort.lab.schemes.profile import composed_epsilon_of
+from dpcohort_lab.checks import FloatArray
+from dpcohort_lab.schemes.profile import composed_epsilon_of
 
 _TAIL = 1e-16
 _ROUNDING = 1e-14

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort._validate import IntArray
 from dpcohort.aggregation import Cohort, Mean
 from dpcohort.config import Config
 from dpcohort.engine import (
@@ -35,10 +34,11 @@ from dpcohort.engine import (
     train_rounds,
 )
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.scheme import Account, RoundUpdate, Scheme, SchemeResult
 from dpcohort.metrics import main_metric
 from dpcohort.models import split_features
 from dpcohort.runs import Job, configured_job
+from dpcohort_lab.checks import IntArray
+from dpcohort_lab.schemes.scheme import Account, RoundUpdate, Scheme, SchemeResult
 
 _SERVER_SHARE = 0.25
 _COHORT_STREAM, _SERVER_STREAM = 41, 42

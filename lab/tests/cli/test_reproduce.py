@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dpcohort.lab.recipes import recipe_names
+from dpcohort_lab.recipes import recipe_names
 
 
 def test_the_list_names_every_recipe(terminal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.config import commented_config
-from dpcohort.lab.schemes.named import SCHEMES
+from dpcohort_lab.schemes.named import SCHEMES
 
 SHORT = [
     "--set", "training.rounds=3", "--set", "training.cohort_size=3", "--set", "population.count=5",

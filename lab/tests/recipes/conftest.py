@@ -85,7 +85,7 @@ def recipe_path(tmp_path, recipe_text):
 
 @pytest.fixture
 def recipe(recipe_path):
-    from dpcohort.lab.recipes import load_recipe
+    from dpcohort_lab.recipes import load_recipe
 
     return load_recipe(recipe_path)
 
@@ -104,7 +104,7 @@ adaptive = "biased-private"
 @pytest.fixture
 def biased(recipe_path, recipe_text):
     """The same recipe with both forms of the paper's biased baseline, in its quick form."""
-    from dpcohort.lab.recipes import load_recipe
+    from dpcohort_lab.recipes import load_recipe
 
     recipe_path.write_text(recipe_text.replace("[[recipe.axes]]", BIASED, 1))
     return load_recipe(recipe_path).in_form("quick")
@@ -114,7 +114,7 @@ def biased(recipe_path, recipe_text):
 def refused(recipe_path, recipe_text):
     """The error that reading gives when passages of the recipe are changed."""
     from dpcohort.errors import InputError
-    from dpcohort.lab.recipes import load_recipe
+    from dpcohort_lab.recipes import load_recipe
 
     def error_with(old: str, new: str, *more: tuple[str, str]) -> InputError:
         text = recipe_text

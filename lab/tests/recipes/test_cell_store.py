@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes.execution import Measurement, read_cell, write_cell
+from dpcohort_lab.recipes.execution import Measurement, read_cell, write_cell
 
 
 def measured(seed=0, accuracy=50.0, **changes):

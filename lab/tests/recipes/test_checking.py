@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes import load_recipe
+from dpcohort_lab.recipes import load_recipe
 
 CLAIM = "[[recipe.claims]]\ntext = 'x'\n"
 WHERE = "[[recipe.where]]\nset = []\n"

@@ -5,11 +5,11 @@ import pytest
 
 from dpcohort import runs
 from dpcohort.errors import DivergedError, InputError
-from dpcohort.lab.recipes import execution, load_recipe
-from dpcohort.lab.recipes.execution import measure, prepare, stacks, train_works
 from dpcohort.metrics import METRICS
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.training import train_job
+from dpcohort_lab.recipes import execution, load_recipe
+from dpcohort_lab.recipes.execution import measure, prepare, stacks, train_works
 
 
 def every(known):

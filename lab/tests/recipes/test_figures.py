@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.lab.recipes.figures import result_figure, save_result_figure
+from dpcohort_lab.recipes.figures import result_figure, save_result_figure
 
 
 def result(form="full"):

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.recipe import about_file, cells_in_form, changes_of
+from dpcohort_lab.recipes import load_recipe
+from dpcohort_lab.recipes.recipe import about_file, cells_in_form, changes_of
 
 
 def test_cells_are_all_combinations(recipe):

@@ -6,7 +6,7 @@ import pytest
 
 from dpcohort.data import load_dataset
 from dpcohort.errors import InputError
-from dpcohort.lab.recipes.search import held_out
+from dpcohort_lab.recipes.search import held_out
 
 
 def test_the_test_set_is_not_in_it_and_no_record_is_on_both_sides():

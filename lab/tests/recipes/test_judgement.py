@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.execution import Measurement
-from dpcohort.lab.recipes.judgement import judge
+from dpcohort_lab.recipes import load_recipe
+from dpcohort_lab.recipes.execution import Measurement
+from dpcohort_lab.recipes.judgement import judge
 
 
 def stored(recipe, accuracies):

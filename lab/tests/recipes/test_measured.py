@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort import runs
-from dpcohort.lab.recipes.execution import measured, prepare
 from dpcohort.runs.training import train_job
+from dpcohort_lab.recipes.execution import measured, prepare
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.lab.recipes import load_recipe, recipe_names
+from dpcohort_lab.recipes import load_recipe, recipe_names
 
 WANTED = [
     "ablation",
@@ -99,7 +99,7 @@ def test_the_same_text_is_checked_once_and_another_anew(recipe_path, recipe_text
 def test_reading_needs_no_torch():
     code = (
         "import sys\n"
-        "from dpcohort.lab.recipes import load_recipe\n"
+        "from dpcohort_lab.recipes import load_recipe\n"
         "load_recipe('mnist').in_form('quick')\n"
         "assert 'torch' not in sys.modules\n"
     )

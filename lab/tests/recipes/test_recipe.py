@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.recipe import fits
+from dpcohort_lab.recipes import load_recipe
+from dpcohort_lab.recipes.recipe import fits
 
 
 def test_a_seed_draws_other_clients_and_cohorts(recipe):

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import json
 
-from dpcohort.lab.recipes.execution import measure
-from dpcohort.lab.recipes.judgement import judge, result_note, write_result
-from dpcohort.lab.recipes.reading import load_recipe
+from dpcohort_lab.recipes.execution import measure
+from dpcohort_lab.recipes.judgement import judge, result_note, write_result
+from dpcohort_lab.recipes.reading import load_recipe
 
 
 def test_what_is_written_can_be_read(recipe, tmp_path):

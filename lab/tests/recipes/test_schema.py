@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from dpcohort.config import known_keys
-from dpcohort.lab.recipes.recipe import AxisSection, RecipeSection
+from dpcohort_lab.recipes.recipe import AxisSection, RecipeSection
 
 
 def test_every_table_is_known_by_name():

@@ -9,10 +9,10 @@ import pytest
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import load_dataset
 from dpcohort.errors import InputError
-from dpcohort.lab.recipes import load_recipe, recipe_names
-from dpcohort.lab.recipes import search as module
-from dpcohort.lab.recipes.recipe import Cell
-from dpcohort.lab.recipes.search import (
+from dpcohort_lab.recipes import load_recipe, recipe_names
+from dpcohort_lab.recipes import search as module
+from dpcohort_lab.recipes.recipe import Cell
+from dpcohort_lab.recipes.search import (
     Tried,
     held_out,
     recipe_search,

@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.judgement import judge_panels, selection_panels
+from dpcohort_lab.recipes import load_recipe
+from dpcohort_lab.recipes.judgement import judge_panels, selection_panels
 
 
 def test_the_panels_show_what_the_paper_says():

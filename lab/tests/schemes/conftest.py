@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpcohort.config import commented_config, loads_config
-from dpcohort.lab.schemes.simulation import Simulation
+from dpcohort_lab.schemes.simulation import Simulation
 
 #: Six clients on the digits, two strict, a few short rounds.
 SMALL = [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
+from dpcohort_lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
 
 PEOPLE = Population.from_arrays(
     sizes=[90, 90, 90], epsilon=[1.0, np.nan, 2.0], delta=[1e-5, np.nan, 1e-5],

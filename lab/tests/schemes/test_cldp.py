@@ -8,10 +8,10 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.local_reports import largest_local_epsilon, shared_report_epsilon
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.randomiser import report_length
-from dpcohort.lab.schemes.shuffling import shuffled_epsilon
+from dpcohort_lab.schemes.local_reports import largest_local_epsilon, shared_report_epsilon
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.randomiser import report_length
+from dpcohort_lab.schemes.shuffling import shuffled_epsilon
 
 PEOPLE = Population.from_arrays(sizes=[500, 500], epsilon=[1.0, 4.0], delta=1e-5)
 SETTING = {"reports": 200, "records": 1000, "rounds": 20}

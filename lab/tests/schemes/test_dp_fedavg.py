@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.lab.schemes.client_noise import noisy_local_steps
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.sampled_gaussian import certified_noise
-from dpcohort.lab.schemes.scheme import participations
+from dpcohort_lab.schemes.client_noise import noisy_local_steps
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.sampled_gaussian import certified_noise
+from dpcohort_lab.schemes.scheme import participations
 
 
 def test_noise_law(silent, mean_square):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.shared_noise import individual_noise, sample_rates, scale_clips
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.shared_noise import individual_noise, sample_rates, scale_clips
 
 PEOPLE = Population.from_arrays(
     sizes=[100, 50, 50],

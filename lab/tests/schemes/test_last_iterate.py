@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.last_iterate import LastIterate, contracted
+from dpcohort_lab.schemes.last_iterate import LastIterate, contracted
 
 SETTING = {"noise_multiplier": 3.0, "batch_size": 4, "steps": 5, "clip": 1.0, "step_size": 0.3}
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.local_reports import own_report_epsilons
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.randomiser import report_length, sampled_records
-from dpcohort.lab.schemes.shuffling import local_epsilon
+from dpcohort_lab.schemes.local_reports import own_report_epsilons
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.randomiser import report_length, sampled_records
+from dpcohort_lab.schemes.shuffling import local_epsilon
 
 
 @pytest.mark.parametrize("uses", [1, 3, 40])

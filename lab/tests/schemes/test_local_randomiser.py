@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.lab.schemes.randomiser import randomise, report_length
+from dpcohort_lab.schemes.randomiser import randomise, report_length
 
 
 def reports_of(gradient, *, clip, e0, count, seed=0):

@@ -9,10 +9,10 @@ import torch
 
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.client_noise import clip_update
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.sampled_gaussian import certified_noise
-from dpcohort.lab.schemes.scheme import participations
+from dpcohort_lab.schemes.client_noise import clip_update
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.sampled_gaussian import certified_noise
+from dpcohort_lab.schemes.scheme import participations
 
 
 def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
@@ -32,7 +32,7 @@ def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
 def test_a_client_moves_its_upload_by_at_most_the_clip(simulation, monkeypatch):
     released = []
     monkeypatch.setattr(
-        "dpcohort.lab.schemes.client_noise.clip_update",
+        "dpcohort_lab.schemes.client_noise.clip_update",
         lambda update, clip: released.append(clip_update(update, clip)) or released[-1],
     )
     make_scheme("model-clipping", update_clip=0.05).run(simulation)

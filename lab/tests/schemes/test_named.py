@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-import dpcohort.lab.schemes
+import dpcohort_lab.schemes
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.named import SCHEMES, make_scheme, scheme_cards
+from dpcohort_lab.schemes.named import SCHEMES, make_scheme, scheme_cards
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -37,11 +37,11 @@ def test_unknown_names_get_the_nearest():
 
 def test_listing_loads_no_torch_and_the_names_exist():
     code = (
-        "import sys; from dpcohort.lab.schemes import scheme_cards; scheme_cards(); "
+        "import sys; from dpcohort_lab.schemes import scheme_cards; scheme_cards(); "
         "assert not {'torch', 'dp_accounting'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-    for name in dpcohort.lab.schemes.__all__:
-        assert getattr(dpcohort.lab.schemes, name) is not None
+    for name in dpcohort_lab.schemes.__all__:
+        assert getattr(dpcohort_lab.schemes, name) is not None
     with pytest.raises(AttributeError, match="no_such"):
-        _ = dpcohort.lab.schemes.no_such
+        _ = dpcohort_lab.schemes.no_such

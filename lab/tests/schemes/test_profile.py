@@ -7,7 +7,7 @@ import pytest
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.profile import composed_epsilon_of, lower_hull
+from dpcohort_lab.schemes.profile import composed_epsilon_of, lower_hull
 
 
 @pytest.mark.parametrize(("mu", "uses"), [(0.1, 1), (0.3, 20), (1.0, 5)])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.last_iterate import LastIterate, least_noise, one_pass
-from dpcohort.lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.last_iterate import LastIterate, least_noise, one_pass
+from dpcohort_lab.schemes.named import make_scheme
 
 PASSES = LastIterate(
     noise_multiplier=1.0, steps=8, batch_size=8, clip=1.0, step_size=0.2, radius=0.2

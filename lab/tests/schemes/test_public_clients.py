@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from dpcohort.lab.schemes.named import SCHEMES, make_scheme
-from dpcohort.lab.schemes.simulation import Simulation
+from dpcohort_lab.schemes.named import SCHEMES, make_scheme
+from dpcohort_lab.schemes.simulation import Simulation
 
 from .conftest import small_config
 

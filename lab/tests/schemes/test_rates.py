@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.sampled_gaussian import certified_rate, common_noise, largest_rate
+from dpcohort_lab.schemes.sampled_gaussian import certified_rate, common_noise, largest_rate
 
 CASES = [(0.3, 2.0, 10), (1.0, 4.0, 80), (4.0, 0.8, 40)]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.scheme import SchemeResult
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.scheme import SchemeResult
 
 PEOPLE = Population.from_arrays(
     sizes=[50, 50, 50],

@@ -9,7 +9,7 @@ from scipy.special import comb, logsumexp, xlog1py, xlogy
 
 from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.sampled_gaussian import renyi_epsilon, renyi_noise, renyi_rate
+from dpcohort_lab.schemes.sampled_gaussian import renyi_epsilon, renyi_noise, renyi_rate
 
 CASES = [(1.0, 0.01, 200), (2.0, 0.2, 50), (5.0, 1.0, 10), (0.7, 0.05, 5)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpcohort.lab.schemes.randomiser import private_reports, report_length, sampled_records
+from dpcohort_lab.schemes.randomiser import private_reports, report_length, sampled_records
 
 
 def test_a_sample_has_its_size_without_repeats_and_is_fresh_each_round(simulation):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.scheme import mean_of_cohort, participations
-from dpcohort.lab.schemes.simulation import train_scheme
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.scheme import mean_of_cohort, participations
+from dpcohort_lab.schemes.simulation import train_scheme
 
 
 def test_the_mean_of_a_cohort_and_the_noise_in_it():

@@ -8,9 +8,9 @@ import pytest
 
 from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.scheme import participations
-from dpcohort.lab.schemes.shared_noise import fit_curve, personal_rates
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.scheme import participations
+from dpcohort_lab.schemes.shared_noise import fit_curve, personal_rates
 
 PEOPLE = Population.from_arrays(sizes=[60, 60, 60], epsilon=[0.5, 2.0, 6.0], delta=1e-5)
 

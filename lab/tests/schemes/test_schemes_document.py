@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.lab.schemes.named import SCHEMES, make_scheme
+from dpcohort_lab.schemes.named import SCHEMES, make_scheme
 
 TEXT = (Path(__file__).parents[3] / "docs" / "schemes.md").read_text()
 

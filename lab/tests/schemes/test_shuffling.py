@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from dpcohort.lab.schemes import shuffling
-from dpcohort.lab.schemes.shuffling import (
+from dpcohort_lab.schemes import shuffling
+from dpcohort_lab.schemes.shuffling import (
     closed_form_epsilon,
     composed_closed_form,
     local_epsilon,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.simulation import Simulation
 from dpcohort.runs.configured import configured_job
+from dpcohort_lab.schemes.simulation import Simulation
 
 from .conftest import small_config
 
@@ -35,7 +35,7 @@ def test_clipped_sums_are_those_of_the_single_gradients(simulation):
 def test_the_servers_records_are_not_in_the_accuracy(monkeypatch):
     given = []
     monkeypatch.setattr(
-        "dpcohort.lab.schemes.simulation.evaluator_on",
+        "dpcohort_lab.schemes.simulation.evaluator_on",
         lambda model, inputs, targets, task: given.append((inputs, targets)),
     )
     Simulation.of(small_config())

@@ -8,10 +8,10 @@ import pytest
 
 from dpcohort.accounting import certify_epsilon
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.lab.schemes import client_noise
-from dpcohort.lab.schemes.client_noise import discounted_noise, formula_noise, udp_noise
-from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.scheme import participations
+from dpcohort_lab.schemes import client_noise
+from dpcohort_lab.schemes.client_noise import discounted_noise, formula_noise, udp_noise
+from dpcohort_lab.schemes.named import make_scheme
+from dpcohort_lab.schemes.scheme import participations
 
 
 def test_the_published_noise_by_hand():
