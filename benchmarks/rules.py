@@ -37,7 +37,7 @@ from dpcohort_lab.rule_comparison import (
 )
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "dpcohort" / "lab" / "recipes"
+RECIPES = ROOT / "lab" / "dpcohort_lab" / "recipes"
 RESULTS = ROOT / "results" / "rules"
 NOISES = {
     "paper": ["privacy.accountant=paper", "privacy.guard=lift", "selection.noise_model=paper"],

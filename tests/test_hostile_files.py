@@ -47,7 +47,6 @@ from dpcohort.report.html.sources import read_reproduction
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
 from dpcohort.runs.journal import Journal
-from dpcohort_lab.recipes.reading import load_recipe
 
 ROOT = Path(__file__).parents[1]
 TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))
@@ -236,11 +235,6 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
         _config_of,
         "config.toml",
     ),
-    "recipe": (
-        lambda _: [(ROOT / "dpcohort" / "lab" / "recipes" / "mnist.toml").read_bytes()],
-        load_recipe,
-        "recipe.toml",
-    ),
     "clients": (lambda _: [_CSV], read_clients_csv, "clients.csv"),
     "ledger": (_ledger, lambda path: Journal.read(_PLAN, path), "ledger.jsonl"),
     "rounds": (_rounds, _rounds_of, "rounds.jsonl"),
@@ -333,7 +327,7 @@ def test_a_broken_file_is_one_error_of_ours(name, tmp_path):
         if name != "client-ledger":  # whose counter lies beside the original
             read(path)
     mutations = _mutations(seeds, random.Random(f"dpcohort {name}"))
-    for number in range(TRIES if name not in ("recipe", "client-ledger") else TRIES // 3):
+    for number in range(TRIES if name != "client-ledger" else TRIES // 3):
         content = next(mutations)
         path.write_bytes(content)
         try:

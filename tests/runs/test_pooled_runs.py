@@ -29,7 +29,6 @@ from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.training import train_job
 from dpcohort.tuning.charged import _refuse_what_does_not_fit
-from dpcohort_lab.schemes.simulation import Simulation
 
 from .conftest import small_plan
 
@@ -305,7 +304,5 @@ def test_what_needs_single_updates_is_refused_by_every_door(plan, digits):
     with pytest.raises(InputError, match=r"trimmed-mean needs single updates.* a sum has no"):
         make_job(plan, "logistic", digits, aggregation="trimmed-mean")
     config = loads_config(commented_config("digits")).with_overrides(["privacy.trust=pooled"])
-    with pytest.raises(InputError, match="not for schemes"):
-        Simulation.of(config)
     with pytest.raises(InputError, match=r"charged tuning .*trust = local"):
         _refuse_what_does_not_fit(config)

@@ -24,7 +24,7 @@ def test_a_table_of_pairs_with_reasons_for_what_is_left_out(terminal, config, tm
     rules = ["--selection", "unbiased,threshold(threshold=2)"]
     rules += ["--aggregation", "mean,importance-compensated"]
     path = tmp_path / "table.csv"
-    shown = terminal("compare", "--config", config, *rules, "--seeds", 2, "--csv", path, *SHORT)
+    shown = terminal("compare-rules", config, *rules, "--seeds", 2, "--csv", path, *SHORT)
     assert "2 pairs of rules, 2 seeds each; 2 pairs left out." in shown
     assert "1/2 unbiased, mean: " in shown
     assert "noise/C" in shown
@@ -36,7 +36,9 @@ def test_a_table_of_pairs_with_reasons_for_what_is_left_out(terminal, config, tm
 
 
 def test_as_json_and_nothing_else(terminal, config):
-    found = terminal.json("compare", config, "--aggregation", "mean,mean", "--seeds", 1, *SHORT)
+    found = terminal.json(
+        "compare-rules", config, "--aggregation", "mean,mean", "--seeds", 1, *SHORT
+    )
     assert [row["selection"] for row in found["rows"]] == ["privacy-aware"] * 2
     assert found["rows"][0]["accuracy"]["mean"] == found["rows"][1]["accuracy"]["mean"]
     assert found["skipped"] == []
@@ -47,32 +49,23 @@ def test_as_json_and_nothing_else(terminal, config):
     [
         (["--selection", "unbiassed"], "Did you mean 'unbiased'"),
         (["--aggregation", "meen"], "Did you mean 'mean'"),
-        (["--rules", "some"], "For some of them: --selection"),
         (["--selection", ""], "--selection = '' is not allowed"),
         (["--aggregation", "mean,"], "names of rules, or all"),
         (["--selection", "threshold"], "needs the setting 'threshold'"),
         (["--selection", "unbiased", "--aggregation", "size-weighted"], "size would count twice"),
-        (["--csv", "x.csv"], "--csv is for rules"),
     ],
 )
 def test_bad_rules_are_refused_before_any_training(terminal, config, arguments, words, tmp_path):
-    shown = terminal("compare", config, *arguments, "--out", tmp_path / "o", *SHORT, code=2)
+    shown = terminal("compare-rules", config, *arguments, "--out", tmp_path / "o", *SHORT, code=2)
     assert words in " ".join(terminal.errors.split())
     assert "1/" not in shown
     assert not (tmp_path / "o").exists()
 
 
-def test_rules_need_a_config(terminal, tmp_path):
-    terminal("compare", "--rules", "all", code=2)
-    assert "one config" in terminal.errors
-    terminal("compare", tmp_path / "a", tmp_path / "b", "--rules", "all", code=2)
-    assert "one config" in terminal.errors
-
-
 def test_pairs_that_failed_stand_last(terminal, config):
     wild = ["--set", "optimiser.learning_rate=1e30", "--set", "optimiser.server_learning_rate=1e30"]
     rules = ["--selection", "unbiased", "--aggregation", "mean,clipped-mean(bound=1e-30)"]
-    shown = terminal("compare", config, *rules, "--seeds", 1, *SHORT, *wild)
+    shown = terminal("compare-rules", config, *rules, "--seeds", 1, *SHORT, *wild)
     assert shown.startswith("2 pairs of rules, 1 seed each.")
     assert "not finite" in shown
     table = shown[shown.index("noise/C") :]
