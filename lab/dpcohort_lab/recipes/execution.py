@@ -159,7 +159,7 @@ def measure(
         if not main_metric(job.task).is_share:
             raise InputError.because(
                 f"recipes are judged by accuracy, and this task ({job.task.kind}) has none. "
-                "Compare rules on it instead: dpcohort compare --rules all"
+                "Compare rules on it instead: dpcohort compare-rules"
             )
     for (cell, seed, _), found in train_works(works, progress=progress):
         known[cell.slug][seed] = found

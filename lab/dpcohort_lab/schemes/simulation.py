@@ -80,7 +80,7 @@ class Simulation:
         if not main_metric(job.task).is_share:
             raise InputError.because(
                 f"schemes are compared by accuracy, and this task ({job.task.kind}) has none. "
-                "Compare rules on it instead: dpcohort compare --rules all"
+                "Compare rules on it instead: dpcohort compare-rules"
             )
         plan, self._seed = job.plan, job.seed
         self.population, self.training = plan.population, plan.training
