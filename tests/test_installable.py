@@ -174,7 +174,7 @@ def test_without_extras_one_plans_explains_verifies_and_gets_receipts(python, tm
 
 def test_the_laboratory_is_a_wheel_of_its_own_that_adds_its_commands(built, python, tmp_path):
     lab = "dpcohort-lab: pip install dpcohort-lab"
-    names = ("bound", "compare-rules", "reproduce", "schemes", "search")
+    names = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
     told = commands(python, tmp_path, *names)
     assert told == [(2, "", f"error: {name} is part of {lab}") for name in names]
     (found,) = (built / "lab").glob("*.whl")

@@ -191,7 +191,7 @@ _SHARED_HOMES = {
     "report": ("report", "figure"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.
-_IN_THE_LAB = ("bound", "compare-rules", "reproduce", "schemes", "search")
+_IN_THE_LAB = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
 
 
 def home_of(command: str) -> str:

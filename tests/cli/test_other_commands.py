@@ -82,7 +82,9 @@ def test_a_command_that_cannot_be_loaded_is_one_message(terminal, announce, valu
     assert "greet" in terminal("--help")
 
 
-@pytest.mark.parametrize("name", ["bound", "compare-rules", "reproduce", "schemes", "search"])
+@pytest.mark.parametrize(
+    "name", ["bound", "compare-rules", "personal", "reproduce", "schemes", "search"]
+)
 def test_a_command_of_the_laboratory_says_where_it_is(terminal, name, monkeypatch):
     monkeypatch.setattr(metadata, "entry_points", lambda **_: metadata.EntryPoints())
     for words in ([name], [name, "mnist", "--quick"], [name, "--help"]):

@@ -12,9 +12,10 @@ from dpcohort import Population, Training, make_plan, train
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import column_partition, dataset_from_arrays, load_dataset
 from dpcohort.errors import InputError
-from dpcohort.runs import configured_job, personal_model, personal_results, train_side_by_side
+from dpcohort.runs import configured_job, train_side_by_side
 from dpcohort.runs.job import make_job
 from dpcohort.tasks import Task
+from dpcohort_lab.personal import personal_model, personal_results
 
 SHORT = ["training.rounds=4", "run.evaluate_every=4"]
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -27,21 +27,20 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from dpcohort._validate import FloatArray
-from dpcohort.config.schema import PersonalSection, check_personal
 from dpcohort.data import Dataset
-from dpcohort.engine import Loss
-from dpcohort.engine.clipping.per_example import FlatLayout, can_be_mapped
+from dpcohort.engine import FlatLayout, Loss, can_be_mapped
 from dpcohort.errors import InputError
 from dpcohort.metrics import main_metric, main_value
 from dpcohort.models import split_features
-from dpcohort.runs.evaluation import SIMULATION_ONLY
-from dpcohort.runs.job import Job
-from dpcohort.runs.run import Run, network_of, records_for
+from dpcohort.runs import SIMULATION_ONLY, Job, Run, network_of, records_for
+from dpcohort_lab.checks import FloatArray, choice, whole_number
 
 __all__ = ["WITHHELD", "check_personal_data", "personal_model", "personal_results"]
 
 Method = Literal["ditto", "fine-tune"]
+
+#: More would be a mistake: a step goes over all records of a client.
+_MOST_STEPS = 100_000
 
 #: What a client tries, beside the common model itself (an endless pull).
 _PULLS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -110,7 +109,7 @@ def personal_model(
         >>> mine["1.weight"].shape
         (10, 64)
     """
-    check_personal(PersonalSection(method=method, pull=pull, steps=steps))
+    _check(method, pull, steps)
     data = records_for(run, inputs, labels)
     network = network_of(run, model, tokens=data.train_inputs.dtype == np.int64)
     head, prepared = split_features(network, data)
@@ -162,7 +161,7 @@ def personal_results(
         >>> found["personal"]["median"] > 0.5, list(found["clients"])
         (True, ['cleveland', 'hungarian', 'switzerland', 'va'])
     """
-    check_personal(PersonalSection(method=method, pull=pull, steps=steps))
+    _check(method, pull, steps)
     if job.private:
         raise InputError.because(WITHHELD)
     check_personal_data(job.data)
@@ -205,8 +204,18 @@ def personal_results(
 WITHHELD = (
     "this run is private, and a personal model is trained on a client's records without noise: "
     "neither it nor how good it is may leave the client, so none is made here. Each client makes "
-    "its own of model.safetensors: dpcohort.runs.personal_model."
+    "its own of model.safetensors: dpcohort_lab.personal.personal_model."
 )
+
+
+def _check(method: str, pull: object, steps: int) -> None:
+    """Refuse settings that cannot be used."""
+    choice("method", method, get_args(Method))
+    whole_number("steps", steps, at_least=1, at_most=_MOST_STEPS)
+    is_number = isinstance(pull, int | float) and not isinstance(pull, bool)
+    if pull != "auto" and not (is_number and pull >= 0):  # type: ignore[operator]
+        allowed = '"auto", or a number from 0 (not held at all) to inf (the common model itself)'
+        raise InputError("pull", given=pull, allowed=allowed)
 
 
 def check_personal_data(data: Dataset) -> None:
