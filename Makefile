@@ -11,13 +11,13 @@ LOCK ?= requirements-ci.txt
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt $(LOCK)
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dpcohort needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python .ci/dependencies.py install --lock "$(LOCK)"
 	touch $(STAMP)
 
-# After a change of pyproject.toml or constraints.txt, on the Python and machine the lock is for.
+# After a change of a pyproject.toml or constraints.txt, on the Python and machine the lock is for.
 lock: setup
 	$(BIN)/python .ci/dependencies.py lock
 
@@ -45,10 +45,11 @@ docs: setup
 docs-versions: setup
 	$(BIN)/python docs/versions.py out/site
 
-# Wheel and sdist, into dist/.
+# Wheel and sdist of dpcohort and of dpcohort-lab, into dist/.
 package: setup
 	$(BIN)/python -m pip install --quiet hatchling==1.33.0
 	$(BIN)/python -m hatchling build -d dist
+	cd lab && ../$(BIN)/python -m hatchling build -d ../dist
 
 # The pictures of the documentation, drawn and recorded anew.
 pictures: setup

@@ -28,6 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+#: The two distributions of this repository, which are worked on where they lie.
+OURS = (ROOT, ROOT / "lab")
 LOCK = ROOT / "requirements-ci.txt"
 CONSTRAINTS = ROOT / "constraints.txt"
 
@@ -35,8 +37,8 @@ CONSTRAINTS = ROOT / "constraints.txt"
 BUILD = ["hatchling>=1.24", "editables"]
 #: The line of a lock that says what it is for.
 _HEAD = r"^# for: python (\S+), (\S+ \S+), glibc (\S+) or newer$"
-#: What no service lists: this package, and builds of their own (torch's +cpu).
-_OWN_BUILDS = {"dpcohort", "torch"}
+#: What no service lists: these packages, and builds of their own (torch's +cpu).
+_OWN_BUILDS = {"dpcohort", "dpcohort-lab", "torch"}
 #: What pip says when a file is not the one that was written down.
 _MISMATCH = "DO NOT MATCH THE HASHES"
 
@@ -79,7 +81,7 @@ def misfit(lock: Path) -> str | None:
 
 
 def install(lock: Path | None) -> int:
-    """Install the package for working on it, from the lock where it fits."""
+    """Install both packages for working on them, from the lock where it fits."""
     why = "none was asked for" if lock is None else misfit(lock)
     if lock is not None and why is None:
         done = pip("install", "--quiet", "--require-hashes", "-r", str(lock))
@@ -93,7 +95,8 @@ def install(lock: Path | None) -> int:
             )
             return 1
         if done.returncode == 0:
-            done = pip("install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+            editable = [word for place in OURS for word in ("-e", str(place))]
+            done = pip("install", "--quiet", "--no-deps", "--no-build-isolation", *editable)
         if done.returncode == 0:
             done = pip("check")
         if done.returncode == 0:
@@ -101,9 +104,9 @@ def install(lock: Path | None) -> int:
             return 0
         why = "it could not be used: " + _last_line(done.stdout + done.stderr)
     print(f"Without a lock ({why}); versions come from {CONSTRAINTS.name}, files are not checked.")
-    target = f"{ROOT}[test]"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), "-e"]
-    return subprocess.run([*command, target], check=False).returncode
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS)]
+    both = ["-e", f"{ROOT}[test]", "-e", str(ROOT / "lab")]
+    return subprocess.run([*command, *both], check=False).returncode
 
 
 def lock_text(report: dict[str, object]) -> str:
@@ -113,7 +116,7 @@ def lock_text(report: dict[str, object]) -> str:
     assert isinstance(installed, list)
     for one in installed:
         name, version = one["metadata"]["name"], one["metadata"]["version"]
-        if name == "dpcohort":
+        if name in ("dpcohort", "dpcohort-lab"):
             continue
         file = one["download_info"]["url"].rpartition("/")[2]
         found = one["download_info"]["archive_info"]["hash"].partition("=")
@@ -141,7 +144,8 @@ def lock() -> int:
         report = Path(folder) / "report.json"
         done = pip(
             "install", "--quiet", "--dry-run", "--ignore-installed", "--only-binary", ":all:",
-            "--report", str(report), "-c", str(CONSTRAINTS), f"{ROOT}[test]", *BUILD,
+            "--report", str(report), "-c", str(CONSTRAINTS), f"{ROOT}[test]", str(ROOT / "lab"),
+            *BUILD,
         )  # fmt: skip
         if done.returncode:
             print(done.stderr, file=sys.stderr)

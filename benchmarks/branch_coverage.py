@@ -5,11 +5,12 @@
 fails if one is below its floor; names of packages measure only those. ``--record`` writes what was
 measured as the new floors, rounded down. This is slow and no part of the default suite.
 
-A package's own tests are tests/PACKAGE and the examples in its docstrings; ``top`` are the modules
-beside the packages, with the tests directly under tests/. What other packages' tests reach does not
-count, nor what runs in a process of its own (servers, guards, commands that are started) or needs a
-GPU: a floor says what is reached at least, on a machine without one. Triton's kernels are left out:
-they are compiled from their source, and no machine runs them as Python.
+A package's own tests are tests/PACKAGE and the examples in its docstrings; ``lab`` is dpcohort-lab
+with lab/tests, and ``top`` are the modules beside the packages, with the tests directly under
+tests/. What other packages' tests reach does not count, nor what runs in a process of its own
+(servers, guards, commands that are started) or needs a GPU: a floor says what is reached at least,
+on a machine without one. Triton's kernels are left out: they are compiled from their source, and no
+machine runs them as Python.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ROOT / "benchmarks" / "coverage.toml"
 TOP = "top"
+#: The laboratory, which is a distribution of its own.
+LAB = "lab"
 
 _HEAD = """\
 # Branch coverage, in per cent, that each package's own tests must reach: `make coverage`.
@@ -35,9 +38,9 @@ _HEAD = """\
 
 
 def packages() -> list[str]:
-    """The packages of dpcohort, and the modules beside them under one name."""
+    """The packages of dpcohort, the laboratory, and the modules beside them under one name."""
     found = [path.parent.name for path in ROOT.glob("dpcohort/*/__init__.py")]
-    return [*sorted(found), TOP]
+    return [*sorted([*found, LAB]), TOP]
 
 
 def measured(package: str) -> tuple[float, str]:
@@ -46,6 +49,8 @@ def measured(package: str) -> tuple[float, str]:
         beside = (path for path in ROOT.glob("dpcohort/*.py") if path.name != "__main__.py")
         tests = [str(path) for path in (*ROOT.glob("tests/test_*.py"), *beside)]
         own = "dpcohort/*.py"
+    elif package == LAB:
+        tests, own = ["lab/tests", "lab/dpcohort_lab"], "lab/dpcohort_lab/**/*.py"
     else:
         tests = [f"tests/{package}", f"dpcohort/{package}"]
         own = f"dpcohort/{package}/**/*.py"

@@ -34,7 +34,6 @@ from torch import Tensor
 from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset, dataset_from_arrays, load_dataset
 from dpcohort.errors import DataMissingError
-from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.models import (
     OrientedFeatures,
     precompute_features,
@@ -46,6 +45,7 @@ from dpcohort.runs.configured import combinations, configured_data, configured_j
 from dpcohort.runs.evaluation import Interval, mean_interval
 from dpcohort.runs.job import Job
 from dpcohort.runs.training import train_side_by_side
+from dpcohort_lab.recipes.reading import load_recipe
 
 Result = TypeVar("Result")
 

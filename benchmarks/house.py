@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The size of the house: files, classes, lines of code, and what is there twice.
 
+The laboratory, dpcohort-lab, is counted apart, as one line.
+
 ``python benchmarks/house.py`` prints the sizes package by package for the tree it is in, and
 ``python benchmarks/house.py OTHER`` those of another checkout. With ``--before CHECKOUT`` it prints
 the table of docs/architecture.md: that checkout beside this one (``git worktree add /tmp/before
@@ -153,6 +155,16 @@ def table(found: dict[str, Size]) -> str:
     for name, size in [*ordered, ("**all**", total)]:
         rows.append(f"| {name} | {size.files} | {size.classes} | {size.lines:,} | {size.code:,} |")
     return "\n".join(rows)
+
+
+def lab_size(root: Path) -> Size:
+    """The size of the laboratory, which in older checkouts is part of ``dpcohort``.
+
+    Args:
+        root: of a checkout.
+    """
+    held = (root / "lab" / "dpcohort_lab").rglob("*.py")
+    return sum((size_of(path.read_text(encoding="utf-8")) for path in held), start=Size())
 
 
 def core_size(root: Path) -> Size:
@@ -433,6 +445,7 @@ def facts(root: Path, *, slow: bool = True) -> dict[str, str]:
     found = {
         "code lines without docs, comments, imports, blanks": f"{total.code:,}",
         "… of the core": f"{core.code:,}",
+        "… of the laboratory, not in the sum": f"{lab_size(root).code:,}",
         "files / classes": f"{total.files} / {total.classes}",
         "… of the core, files / classes": f"{core.files} / {core.classes}",
         "round loops; plans; run ledgers; `isinstance` forks on plans": "; ".join(
@@ -475,7 +488,9 @@ def main() -> None:
     elif asked.before is not None:
         print(comparison(asked.before, asked.root, slow=not asked.quick))
     else:
+        lab = lab_size(asked.root)
         print(table(sizes(asked.root)))
+        print(f"| lab, apart | {lab.files} | {lab.classes} | {lab.lines:,} | {lab.code:,} |")
 
 
 if __name__ == "__main__":

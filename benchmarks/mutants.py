@@ -150,7 +150,7 @@ class Runner:
     def __init__(self, tree: Path, *, loaded: bool) -> None:
         self.tree = tree
         settings = {
-            "PYTHONPATH": str(tree),
+            "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "lab")]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

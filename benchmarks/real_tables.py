@@ -55,13 +55,13 @@ from dpcohort.runs import (
     configured_data,
     configured_job,
     mean_interval,
-    personal_results,
     train_side_by_side,
 )
 from dpcohort.runs.configured import configured_population
 from dpcohort.runs.run import model_outputs
 from dpcohort.tuning import PROBLEMS, changes_for
 from dpcohort.tuning.search import Bench, counted, descend, stand_ins, start_of
+from dpcohort_lab.personal import personal_results
 
 #: Of loans_full_schema: what is known when a loan is asked for, and its interest rate.
 _LOANS = (
@@ -376,7 +376,7 @@ def personal(config: Config, seeds: int) -> dict[str, Any]:
     for seed, split in enumerate(splits):
         job = configured_job(config, data=split.data, shift=seed, device="cpu")
         (run,) = train_side_by_side([job])
-        found = personal_results(job, run, **config.personal.model_dump())
+        found = personal_results(job, run)
         for kind, words in _OWN_MODELS.items():
             rows[words].append({name: one[kind] for name, one in found["clients"].items()})
         said = ", ".join(

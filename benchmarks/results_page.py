@@ -286,10 +286,10 @@ def summary_text() -> str:
 
 def draw() -> None:
     """Every picture the template asks for, from the result files."""
-    from dpcohort.lab.recipes import load_recipe
-    from dpcohort.lab.recipes.figures import result_figure
-    from dpcohort.lab.recipes.judgement import selection_panels
     from dpcohort.report.figures import save_selection_figure
+    from dpcohort_lab.recipes import load_recipe
+    from dpcohort_lab.recipes.figures import result_figure
+    from dpcohort_lab.recipes.judgement import selection_panels
 
     PICTURES.mkdir(exist_ok=True)
     for name in re.findall(r"\{\{figure (.+?)\}\}", TEMPLATE.read_text()):

@@ -24,7 +24,9 @@ from typing import Any
 import dpcohort
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config, loads_config
-from dpcohort.lab.rule_comparison import (
+from dpcohort.runs.configured import configured_data
+from dpcohort.text_files import toml_text
+from dpcohort_lab.rule_comparison import (
     Pair,
     RuleRow,
     Skipped,
@@ -33,11 +35,9 @@ from dpcohort.lab.rule_comparison import (
     plain_table,
     rule_pairs,
 )
-from dpcohort.runs.configured import configured_data
-from dpcohort.text_files import toml_text
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "dpcohort" / "lab" / "recipes"
+RECIPES = ROOT / "lab" / "dpcohort_lab" / "recipes"
 RESULTS = ROOT / "results" / "rules"
 NOISES = {
     "paper": ["privacy.accountant=paper", "privacy.guard=lift", "selection.noise_model=paper"],

@@ -383,8 +383,9 @@ def _may_announce(folder: Path) -> bool:
             try:
                 announced = os.path.join(folder, name, "entry_points.txt")
                 with open(announced, "rb", buffering=0) as file:
-                    if b"[dpcohort." in file.read():
-                        return True
+                    groups = file.read()
+                if any(f"[dpcohort.{kind}]".encode() in groups for kind in RULES):
+                    return True
             except OSError:  # most packages announce nothing
                 continue
     return False

@@ -36,7 +36,9 @@ def dependencies():
 def _asked() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
+    lab = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())
     lines = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    lines += [*lab["project"]["dependencies"], *lab["build-system"]["requires"]]
     tested = re.findall(r"[\w-]+", extras["test"][0])[1:]  # the others are tried by hand
     lines += [line for extra in ("test", *tested) for line in extras[extra]]
     lines += [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line]
@@ -84,6 +86,7 @@ def test_where_the_lock_fits_nothing_is_installed_unchecked(dependencies, asked_
     assert dependencies.install(dependencies.LOCK) == 0
     assert "--require-hashes" in calls[0]
     assert "--no-deps --no-build-isolation" in calls[1]
+    assert calls[1].endswith(f"-e {ROOT} -e {ROOT / 'lab'}")
     assert len(calls) == 3
     assert "has the hash" in capsys.readouterr().out
 

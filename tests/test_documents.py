@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import typer
 
-from dpcohort.cli import COMMANDS, app, main
+from dpcohort.cli import COMMANDS, app, main, other_commands
 from dpcohort.cli.terminal import console
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "paper.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "lab" / "README.md",
 ]
+#: Those of the laboratory among them.
+KNOWN = [*COMMANDS, *other_commands()]
 BLOCKS = [
     pytest.param(code, id=f"{document.name}-{position}")
     for document in DOCUMENTS
@@ -39,12 +42,12 @@ def test_commands_in_the_documents_exist():
         text = document.read_text()
         told = set(re.findall(r"^ {4}dpcohort ([a-z][a-z-]*)", text, re.M))
         told |= set(re.findall(r"`dpcohort ([a-z][a-z-]*)", text))
-        unknown += [(document.name, name) for name in sorted(told - set(COMMANDS))]
+        unknown += [(document.name, name) for name in sorted(told - set(KNOWN))]
     assert unknown == []
 
 
 def test_options_in_the_documents_exist():
-    roots = {name: typer.main.get_command(app(name)) for name in COMMANDS}
+    roots = {name: typer.main.get_command(app(name)) for name in KNOWN}
     unknown = []
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")

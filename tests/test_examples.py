@@ -58,17 +58,3 @@ def test_a_script_is_a_notebook(notebook):
     kinds = [cell["cell_type"] for cell in cells if cell["source"].strip()]
     assert kinds.count("markdown") >= 3
     assert kinds.count("code") >= 3
-
-
-def test_the_recipe_is_compared_as_its_how_to_says(tmp_path, capsys):
-    from dpcohort.cli import main
-
-    recipe = str(EXAMPLES / "recipes" / "digits.toml")
-    assert main(["reproduce", recipe, "--smallest", "--out", str(tmp_path), "--device", "cpu"]) == 0
-    shown = capsys.readouterr().out
-    # It has no numbers of a paper and names no search: nothing is said about either.
-    assert "privacy-aware, s = 100" in shown
-    assert "verdict" not in shown
-    assert "searched on held-out" not in shown
-    assert "NOT PRIVATE" in shown
-    assert (tmp_path / "digits.smallest.json").exists()

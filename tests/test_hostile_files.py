@@ -47,7 +47,6 @@ from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms,
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 from dpcohort.deploy.ledger.reading import read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.plan import Plan
 from dpcohort.report.html.sources import read_reproduction
 from dpcohort.round_record import RoundRecord
@@ -262,11 +261,6 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
         _config_of,
         "config.toml",
     ),
-    "recipe": (
-        lambda _: [(ROOT / "dpcohort" / "lab" / "recipes" / "mnist.toml").read_bytes()],
-        load_recipe,
-        "recipe.toml",
-    ),
     "clients": (lambda _: [_CSV], read_clients_csv, "clients.csv"),
     "ledger": (_ledger, lambda path: Journal.read(_PLAN, path), "ledger.jsonl"),
     "rounds": (_rounds, _rounds_of, "rounds.jsonl"),
@@ -359,7 +353,7 @@ def test_a_broken_file_is_one_error_of_ours(name, tmp_path):
         if name != "client-ledger":  # whose counter lies beside the original
             read(path)
     mutations = _mutations(seeds, random.Random(f"dpcohort {name}"))
-    for number in range(TRIES if name not in ("recipe", "client-ledger") else TRIES // 3):
+    for number in range(TRIES if name != "client-ledger" else TRIES // 3):
         content = next(mutations)
         path.write_bytes(content)
         try:

@@ -57,6 +57,9 @@ def built(tmp_path_factory) -> Path:
     (source,) = (folder / "source").iterdir()
     done = run(*build, "-t", "wheel", cwd=source, env=environment)
     assert done.returncode == 0, done.stderr
+    lab = (sys.executable, "-m", "hatchling", "build", "-d", folder / "lab", "-t", "wheel")
+    done = run(*lab, cwd=ROOT / "lab", env=environment)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -167,6 +170,24 @@ def test_without_extras_one_plans_explains_verifies_and_gets_receipts(python, tm
         assert f"dpcohort[{extra}]" in err
     left = {"clients.csv", "run", "plan.json", "heart.toml"}
     assert {path.name for path in tmp_path.iterdir()} == left  # nothing half-written
+
+
+def test_the_laboratory_is_a_wheel_of_its_own_that_adds_its_commands(built, python, tmp_path):
+    lab = "dpcohort-lab: pip install dpcohort-lab"
+    names = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
+    told = commands(python, tmp_path, *names)
+    assert told == [(2, "", f"error: {name} is part of {lab}") for name in names]
+    (found,) = (built / "lab").glob("*.whl")
+    with ZipFile(found) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        archive.extractall(tmp_path / "site")
+    assert {name.split("/")[0] for name in held} == {"dpcohort_lab"}
+    assert {"dpcohort_lab/py.typed", "dpcohort_lab/recipes/mnist.toml"} <= held
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "site")}
+    code = "import sys; from dpcohort.cli import main; sys.exit(main(sys.argv[1:]))"
+    listed = run(python, "-c", code, "reproduce", "--list", env=environment)
+    assert listed.returncode == 0, listed.stderr
+    assert "mnist-budgets" in listed.stdout
 
 
 def test_python_names_the_extra_too(python):

@@ -92,7 +92,9 @@ NAMES = sorted(
     {
         name
         for document in DOCS
-        for name in re.findall(r"`(dpcohort(?:\.\w+)+)`", document.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r"`(dpcohort(?:_lab)?(?:\.\w+)+)`", document.read_text(encoding="utf-8")
+        )
     }
 )
 

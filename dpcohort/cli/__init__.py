@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: all commands by name, and one place where errors become exit codes.
 
-The module of a command is imported when the command is used.
+The module of a command is imported when the command is used. Another distribution adds commands by
+entry points in the group ``dpcohort.commands``: ``name = "module:function"``, or a Typer
+application. Its top package may say what each does in ``COMMANDS``, a dict from names to one line,
+so that the list of commands loads none of them. What they share with ours is exported here.
 """
 
 from __future__ import annotations
@@ -11,27 +14,47 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dpcohort._lazy import names_on_use
 from dpcohort._version import __version__
 from dpcohort.errors import DpcohortError, InputError, missing_extra
 from dpcohort.limits import exhausted
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import typer
 
-__all__ = ["COMMANDS", "app", "home_of", "main"]
+    from dpcohort.cli.terminal import ClientsOption as ClientsOption
+    from dpcohort.cli.terminal import DataDirOption as DataDirOption
+    from dpcohort.cli.terminal import DeviceOption as DeviceOption
+    from dpcohort.cli.terminal import JsonOption as JsonOption
+    from dpcohort.cli.terminal import SetOption as SetOption
+    from dpcohort.cli.terminal import SourceArgument as SourceArgument
+    from dpcohort.cli.terminal import console as console
+    from dpcohort.cli.terminal import data_changes as data_changes
+    from dpcohort.cli.terminal import new_table as new_table
+    from dpcohort.cli.terminal import print_json as print_json
+    from dpcohort.cli.terminal import print_note as print_note
+    from dpcohort.cli.terminal import read_config as read_config
+    from dpcohort.cli.terminal import say as say
+    from dpcohort.cli.terminal import show_messages as show_messages
+    from dpcohort.cli.terminal import showing_progress as showing_progress
+    from dpcohort.cli.terminal import sparkline as sparkline
+    from dpcohort.cli.terminal import typed_here as typed_here
+
+_SHARED, __getattr__ = names_on_use(__name__)
+__all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
 
 #: Exit code after Ctrl-C; typer turns the interrupt into it without a word.
 _STOPPED = 130
-_GO_ON = {
-    "train": " What was counted stays counted; the same command with --resume goes on.",
-    "reproduce": " The same command goes on where it was.",
-}
+_GO_ON = {"train": " What was counted stays counted; the same command with --resume goes on."}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,10 +163,8 @@ new        Write a commented config: an example, or for a table of yours.
 plan       Select, schedule, calibrate and certify; nothing is trained.
 explain    Say why a client has its probability and noise, and what would change them.
 rules      List all rules: what each needs, what it leaks, where it comes from.
-schemes    List privacy schemes with their units, or train them on the same data and budgets.
 replan     Go on with a run: clients leave, join or change, from what is left of each budget.
 what-if    Try several values of one setting, without drawing a schedule or training.
-bound      Show every term of Theorems 1 and 2, the best T, and when a bound says nothing.
 figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
 tune       Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
 worth      Say what budgets are worth: accuracy against ε, and who should raise it first.
@@ -154,9 +175,7 @@ receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
 report     Write one self-contained page: charts, privacy table, and a what-if explorer.
-compare    Compare test results over the same seeds: runs, settings or rules; say what it means.
-reproduce  Train every cell of a table or figure, and set it beside the paper's numbers.
-search     Try every setting of a grid on a validation split of the training records.
+compare    Compare test results over the same seeds, runs or settings; say what it means.
 doctor     Show what is installed, what is missing and how to get it.
 demo       Plan for 20 clients with budgets of their own, train on the digits, compare four ways.
 data       List, check and fetch data sets.
@@ -174,6 +193,8 @@ _SHARED_HOMES = {
     "verify": ("verify", "receipt", "sign", "audit"),
     "report": ("report", "figure"),
 }
+#: Commands of the laboratory, of which one without it is told where they are.
+_IN_THE_LAB = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
 
 
 def home_of(command: str) -> str:
@@ -209,7 +230,7 @@ def app(command: str | None = None) -> typer.Typer:
         command: the one that is run.
 
     Example:
-        >>> len(app().registered_commands) == len(COMMANDS)
+        >>> len(app().registered_commands) >= len(COMMANDS)
         True
     """
     _loaded("typer")
@@ -251,15 +272,28 @@ def app(command: str | None = None) -> typer.Typer:
     def options(version: bool = told, allow_code: list[str] | None = allowed) -> None:
         """Options before the command."""
 
-    for name, words in COMMANDS.items():
+    def add(name: str, words: str, load: Callable[[], Any], panel: str | None = None) -> None:
         if name != command:
-            made.command(name, help=words)(lambda: None)
-            continue
-        found = getattr(_loaded(f"dpcohort.cli.{home_of(name)}"), name.replace("-", "_"))
+            made.command(name, help=words, rich_help_panel=panel)(lambda: None)
+            return
+        found = load()
         if isinstance(found, typer.Typer):
             made.add_typer(found, name=name)
         else:
             made.command(name)(found)
+
+    def own(name: str) -> Any:
+        return getattr(_loaded(f"dpcohort.cli.{home_of(name)}"), name.replace("-", "_"))
+
+    for name, words in COMMANDS.items():
+        add(name, words, partial(own, name))
+    # Looking through what is installed takes time, which our own commands do not need.
+    others = {} if command in COMMANDS else other_commands()
+    for name, entry in others.items():
+        package = entry.dist.name if entry.dist else entry.module
+        add(name, _summary(entry, package), partial(_load, entry), f"Commands of {package}")
+    if command in _IN_THE_LAB and command not in others:
+        raise InputError.because(f"{command} is part of dpcohort-lab: pip install dpcohort-lab")
     return made
 
 
@@ -287,6 +321,43 @@ def _allow(module: str) -> None:
     if not is_allowed_by(code, file):
         keep_allowance(code, file)
         print_note(f"{code} may be loaded from now on, until it changes; kept in {file}")
+
+
+def other_commands() -> dict[str, EntryPoint]:
+    """Commands of other distributions that are installed, by name; none is loaded.
+
+    A name of ours stays ours, and of two that are the same the first one found is taken.
+
+    Example:
+        >>> "train" in other_commands()
+        False
+    """
+    from importlib.metadata import entry_points  # takes as long to load as a short command
+
+    found: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(group="dpcohort.commands"), key=lambda entry: entry.name):
+        if entry.name not in COMMANDS:
+            found.setdefault(entry.name, entry)
+    return found
+
+
+def _summary(entry: EntryPoint, package: str) -> str:
+    """What the top package of a command says that it does."""
+    with suppress(Exception):  # another package may fail in any way while it is imported
+        return str(import_module(entry.module.partition(".")[0]).COMMANDS[entry.name])
+    return f"A command of {package}."
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:  # another package may fail in any way while it is imported
+        if isinstance(error, ModuleNotFoundError) and missing_extra(error) is not None:
+            raise
+        raise InputError.because(
+            f"the command {entry.name!r} is announced as {entry.value}, but loading that failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _command_in(words: Sequence[str]) -> str | None:

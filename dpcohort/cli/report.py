@@ -24,7 +24,7 @@ from dpcohort.cli.terminal import (
     say,
 )
 from dpcohort.config import Config, commented_config, loads_config
-from dpcohort.errors import DataMissingError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_RESULT, read_bounded
 from dpcohort.plan import Plan
 
@@ -180,21 +180,9 @@ def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
 
 
 def _place(word: str) -> Path:
-    """Where a source lies; the name of a recipe stands for its result.
-
-    Raises:
-        DataMissingError: the recipe was not run here.
-    """
-    from dpcohort.lab.recipes.reading import recipe_names
-
-    if Path(word).exists() or word not in recipe_names():
-        return Path(word)
-    for folder in _RESULTS:
-        if (folder / f"{word}.json").exists():
-            return folder / f"{word}.json"
-    raise DataMissingError(
-        f"there is no result of the recipe {word!r} here. Make one with: dpcohort reproduce {word}"
-    )
+    """Where a source lies; the name of a recipe stands for its result."""
+    places = [Path(word), *(folder / f"{word}.json" for folder in _RESULTS)]
+    return next((place for place in places if place.exists()), places[0])
 
 
 def _is_result(place: Path) -> bool:
@@ -207,8 +195,7 @@ def _is_result(place: Path) -> bool:
 def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
-    from dpcohort.lab.recipes.judgement import panels_at
-    from dpcohort.report.figures import save_selection_figure
+    from dpcohort.report.figures import panels_at, save_selection_figure
     from dpcohort.runs.configured import configured_population
 
     if len(sources) > 1:

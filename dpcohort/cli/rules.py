@@ -65,7 +65,7 @@ def rules(
             console.print(_TITLES[kind], style="bold")
             console.print(rules_table(found))
     console.print(
-        "Try all: dpcohort compare --rules all --config FILE   One rule: dpcohort rules NAME\n"
+        "Try all: dpcohort compare-rules FILE   One rule: dpcohort rules NAME\n"
         'Your own: rule = "module:Class", see docs/rules.md.'
     )
 

@@ -14,7 +14,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -24,6 +26,7 @@ from typer import Argument, Option
 
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible, one_line, visible
+from dpcohort.progress import Progress, silent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -121,6 +124,54 @@ def print_progress(work: str, done: int, total: int) -> None:
     text = visible(f"{work} {done:,} of {total:,}") if done < total else ""
     _errors.file.write(f"\r\x1b[2K{text}")
     _errors.file.flush()
+
+
+@contextmanager
+def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress]:
+    """A bar with the time left on a terminal, a line now and then in a pipe."""
+    if quiet or not console.is_terminal:
+        yield silent if quiet else _lines(title)
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    left = TimeRemainingColumn()
+    with Bar(*columns, TextColumn("left"), left, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{title}: {what}"[:60])
+
+        yield show
+
+
+def _lines(title: str) -> Progress:
+    """Progress in a pipe: a line for each tenth, with the time left."""
+    shown, began = -1, time.monotonic()
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal shown
+        tenth = 10 * done // max(1, total)
+        if tenth != shown:
+            shown = tenth
+            seconds = (time.monotonic() - began) * (total - done) / max(1, done)
+            left = f", about {_duration(seconds)} left" if done else ""
+            say(f"{title}: {10 * tenth} %{left}: {what}")
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    Example:
+        >>> _duration(200)
+        '3 min'
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def print_json(value: Any = None, /, **values: Any) -> None:

@@ -81,14 +81,6 @@ def train(
     wandb: Annotated[
         Path | None, Option(help="Write a Weights & Biases log here, offline; not in private runs.")
     ] = None,
-    personal: Annotated[
-        bool,
-        Option(
-            "--personal",
-            help="Then each client's own model beside the common one, as the section personal "
-            "says; nothing more is spent. For simulations: of a private run nothing is told.",
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending.
@@ -113,18 +105,13 @@ def train(
         )
     from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog, WandbLog
     from dpcohort.runs.configured import configured_data, configured_job
-    from dpcohort.runs.folder import PERSONAL, write_json
-    from dpcohort.runs.personal import WITHHELD, check_personal_data, personal_results
     from dpcohort.runs.training import train_job
 
     show_messages()
     data = configured_data(config, None if frozen is None else frozen.population.ids)
     if frozen is not None and not as_json:
         _say_who_is_not_in(frozen, data)
-    if personal:
-        check_personal_data(data)
     runs: list[Run] = []
-    own_models: list[dict[str, Any]] = []
     for shift in range(seeds):
         job = configured_job(
             config,
@@ -152,37 +139,10 @@ def train(
         for words in [] if as_json else run.warnings:
             console.print(f"note: {words}")
         runs.append(run)
-        if personal and not job.private:
-            found = personal_results(job, run, **config.personal.model_dump())
-            write_json(place / PERSONAL, found)
-            own_models.append(found)
     if as_json:
-        said = {"personal": own_models or {"withheld": WITHHELD}} if personal else {}
-        print_json({**summary_of(runs, out), **said})
+        print_json(summary_of(runs, out))
     else:
         _print_runs(runs, out)
-        if personal:
-            say(_own_models(own_models) if own_models else f"Personal models: {WITHHELD}")
-
-
-def _own_models(found: Sequence[Mapping[str, Any]]) -> str:
-    """Personal models beside the common one and each client alone; means over the seeds."""
-    from dpcohort.metrics import METRICS
-
-    metric, clients = METRICS[found[0]["metric"]], len(found[0]["clients"])
-
-    def words(kind: str) -> str:
-        mean = [[one[kind]["median"], *one[kind]["quartiles"]] for one in found]
-        median, low, high = (metric.text(float(value)) for value in np.mean(mean, axis=0))
-        return f"{median} ({low} to {high})"
-
-    seeds = f", {len(found)} seeds" if len(found) > 1 else ""
-    return (
-        f"Personal models ({found[0]['method']}{seeds}), {metric.words} of the median of {clients} "
-        f"clients (and quartiles), each on its own test records:\n"
-        f"  common model {words('common')}\n  each alone, no noise {words('alone')}\n"
-        f"  personal {words('personal')}\n{found[0]['stamp']}"
-    )
 
 
 def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:

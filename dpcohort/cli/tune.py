@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
-from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.terminal import (
     DataDirOption,
     DeviceOption,
@@ -23,6 +22,7 @@ from dpcohort.cli.terminal import (
     print_json,
     say,
     say_never_drawn,
+    showing_progress,
     write_new,
 )
 from dpcohort.config import load_config

@@ -190,18 +190,6 @@ class RunSection(Section):
     merged_noise: bool = False
 
 
-#: More would be a mistake: a step goes over all records of a client.
-MOST_PERSONAL_STEPS = 100_000
-
-
-class PersonalSection(Section):
-    """The keys of [personal]: how ``dpcohort train --personal`` makes clients' own models."""
-
-    method: Literal["ditto", "fine-tune"] = "ditto"
-    pull: Any = "auto"
-    steps: int = _bounded(100, at_least=1, at_most=MOST_PERSONAL_STEPS)
-
-
 class TuningSection(Section):
     """The keys of [tuning], which ``dpcohort tune`` writes: where the settings came from."""
 
@@ -224,7 +212,6 @@ class ConfigFile(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
-    personal: PersonalSection = Field(default_factory=PersonalSection)
     tuning: TuningSection | None = None
     charges: dict[str, str] = Field(default_factory=dict)  # the file of each, by its id
     grid: dict[str, Any] = Field(default_factory=dict)
@@ -512,20 +499,6 @@ def check_optimiser(section: OptimiserSection) -> None:
     check_bounds(section)
 
 
-def check_personal(section: PersonalSection) -> None:
-    """Refuse numbers that cannot be used.
-
-    Example:
-        >>> check_personal(PersonalSection(pull=0.1))
-    """
-    check_bounds(section)
-    given = section.pull
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if given != "auto" and not (is_number and given >= 0):
-        allowed = '"auto", or a number from 0 (not held at all) to inf (the common model itself)'
-        raise InputError("pull", given=given, allowed=allowed)
-
-
 #: The checks of tables, by name; planning has its own for the others.
 CHECKS: dict[str, Callable[[Any], object]] = {
     "schedule": check_bounds,
@@ -533,7 +506,6 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "task": check_task,
     "optimiser": check_optimiser,
     "run": check_bounds,
-    "personal": check_personal,
     "tuning": check_tuning,
 }
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         DataSection,
         ModelSection,
         OptimiserSection,
-        PersonalSection,
         RunSection,
         SelectionSection,
         TaskSection,
@@ -291,11 +290,6 @@ class Config:
     def run(self) -> RunSection:
         """Seed, engine, device."""
         return self._file.run
-
-    @property
-    def personal(self) -> PersonalSection:
-        """How clients make models of their own, where that is asked for."""
-        return self._file.personal
 
     @property
     def tuning(self) -> dict[str, Any] | None:

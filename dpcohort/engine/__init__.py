@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpcohort.engine.clipping import ClippingPath as ClippingPath
     from dpcohort.engine.clipping import FlatLayout as FlatLayout
     from dpcohort.engine.clipping import Loss as Loss
+    from dpcohort.engine.clipping import can_be_mapped as can_be_mapped
     from dpcohort.engine.clipping import clip_factors as clip_factors
     from dpcohort.engine.clipping import cross_entropy as cross_entropy
     from dpcohort.engine.clipping import per_example_gradients as per_example_gradients

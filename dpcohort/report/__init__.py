@@ -1,2 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people read: tables for the terminal, figures for papers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.report.figures import panels_at as panels_at
+    from dpcohort.report.figures import save_selection_figure as save_selection_figure
+
+__all__, __getattr__ = names_on_use(__name__)

@@ -21,10 +21,11 @@ from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
+from dpcohort.plan import Plan, selection_problem
 from dpcohort.runs.evaluation import Interval, mean_interval, who_was_heard
 from dpcohort.runs.receipts import Receipt
 from dpcohort.runs.run import Run
+from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
+    from dpcohort.config import Config
     from dpcohort.report.html.sources import Reproduction
     from dpcohort.tuning import Worth
 
@@ -431,6 +433,30 @@ def save_selection_figure(
     kind = picture_format(path)
     with atomic_writer(path, binary=True) as file:
         selection_figure(population, panels).savefig(file, format=kind, dpi=160)
+
+
+def panels_at(
+    config: Config, population: Population, etas: Sequence[float | str]
+) -> dict[str, FloatArray]:
+    """The probabilities of clients at each weight of the noise, and by size, by their titles.
+
+    Args:
+        config: of the training that they are planned for.
+        population: the clients.
+        etas: weights of the noise, or "auto".
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("paper-figure"))
+        >>> list(panels_at(config, config.population(), [0.1]))
+        ['privacy-aware, η = 0.1', 'unbiased']
+    """
+    problem, _ = selection_problem(
+        population, config.training, contract=config.contract, noise_model=config.noise_model
+    )
+    chosen = [rule_from_settings("privacy-aware", eta=eta).select(problem) for eta in etas]
+    panels = {f"privacy-aware, η = {one.eta:g}": one.probabilities for one in chosen}
+    return {**panels, "unbiased": population.unbiased}
 
 
 def save_plan_figure(plan: Plan, path: str | Path) -> None:

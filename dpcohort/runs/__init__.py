@@ -20,24 +20,31 @@ if TYPE_CHECKING:
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
     from dpcohort.runs.configured import configured_optimiser as configured_optimiser
+    from dpcohort.runs.configured import configured_population as configured_population
+    from dpcohort.runs.configured import configured_training as configured_training
+    from dpcohort.runs.configured import data_section as data_section
     from dpcohort.runs.configured import held_out_within as held_out_within
     from dpcohort.runs.continuation import replan as replan
+    from dpcohort.runs.evaluation import SIMULATION_ONLY as SIMULATION_ONLY
     from dpcohort.runs.evaluation import Comparison as Comparison
     from dpcohort.runs.evaluation import Interval as Interval
     from dpcohort.runs.evaluation import compare_runs as compare_runs
+    from dpcohort.runs.evaluation import load_group as load_group
     from dpcohort.runs.evaluation import mean_interval as mean_interval
     from dpcohort.runs.evaluation import summarise_seeds as summarise_seeds
     from dpcohort.runs.evaluation import who_was_heard as who_was_heard
+    from dpcohort.runs.folder import environment as environment
     from dpcohort.runs.folder import finite_json as finite_json
     from dpcohort.runs.job import Job as Job
-    from dpcohort.runs.personal import personal_model as personal_model
-    from dpcohort.runs.personal import personal_results as personal_results
+    from dpcohort.runs.job import resolve_device as resolve_device
     from dpcohort.runs.receipts import NOT_PRIVATE as NOT_PRIVATE
     from dpcohort.runs.receipts import Receipt as Receipt
     from dpcohort.runs.receipts import make_receipts as make_receipts
     from dpcohort.runs.run import Callback as Callback
     from dpcohort.runs.run import Curve as Curve
     from dpcohort.runs.run import Run as Run
+    from dpcohort.runs.run import network_of as network_of
+    from dpcohort.runs.run import records_for as records_for
     from dpcohort.runs.training import folder_name as folder_name
     from dpcohort.runs.training import train as train
     from dpcohort.runs.training import train_group as train_group

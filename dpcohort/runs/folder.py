@@ -117,8 +117,6 @@ LAST_MODEL = "model-last.safetensors"
 AVERAGE_MODEL = "model-average.safetensors"
 #: Test results and hashes; present when the run is finished.
 RESULT = "result.json"
-#: How good clients' own models are, in a simulation; nothing of it leaves a real client.
-PERSONAL = "personal.json"
 #: Versions and device.
 ENVIRONMENT = "environment.json"
 #: Where the run goes on, if it does; written by the run that takes over.

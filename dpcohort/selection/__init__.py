@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpcohort.selection.problem import exact_costs as exact_costs
     from dpcohort.selection.problem import paper_costs as paper_costs
     from dpcohort.selection.problem import resolve_eta as resolve_eta
+    from dpcohort.selection.problem import selected as selected
     from dpcohort.selection.rules import rule_from_settings as rule_from_settings
     from dpcohort.selection.solver import SelectionPath as SelectionPath
     from dpcohort.selection.solver import Solution as Solution

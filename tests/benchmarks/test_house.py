@@ -32,8 +32,9 @@ of code"""
 
 
 def test_docstrings_comments_imports_and_blanks_are_no_code(tmp_path):
-    for name in ("top.py", "room/__init__.py", "room/deep/one.py"):
-        place = tmp_path / "dpcohort" / name
+    files = ("top.py", "room/__init__.py", "room/deep/one.py")
+    for name in (*(f"dpcohort/{file}" for file in files), "lab/dpcohort_lab/one.py"):
+        place = tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(FILE)
     done = subprocess.run(
@@ -46,6 +47,7 @@ def test_docstrings_comments_imports_and_blanks_are_no_code(tmp_path):
         "| room | 2 | 2 | 38 | 10 |",
         "| top level | 1 | 1 | 19 | 5 |",
         "| **all** | 3 | 3 | 57 | 15 |",
+        "| lab, apart | 1 | 1 | 19 | 5 |",
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.lab.recipes import load_recipe
+from dpcohort_lab.recipes import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"

@@ -115,11 +115,11 @@ def test_bad_figures(terminal, arguments, words, tmp_path, monkeypatch):
 
 def test_a_recipes_name_stands_for_its_result(terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    terminal("figure", "mnist", code=3)
-    assert "dpcohort reproduce mnist" in terminal.errors
-    result = Path(__file__).parents[2] / "results" / "mnist.json"
+    terminal("figure", "cifar10", code=3)
+    assert "there is no run at cifar10" in terminal.errors
+    result = Path(__file__).parents[2] / "results" / "cifar10.json"
     (tmp_path / "reproduced").mkdir()
-    (tmp_path / "reproduced" / "mnist.json").write_bytes(result.read_bytes())
-    found = terminal.json("figure", "mnist", "-o", "mnist.pdf")
+    (tmp_path / "reproduced" / "cifar10.json").write_bytes(result.read_bytes())
+    found = terminal.json("figure", "cifar10", "-o", "cifar10.pdf")
     assert found["figure"] == "cells"
-    assert (tmp_path / "mnist.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "cifar10.pdf").read_bytes().startswith(b"%PDF")

@@ -14,7 +14,7 @@ def test_every_rule_has_a_line(terminal):
         for name in rules:
             assert f" {name} " in shown
     assert "needs" in shown
-    assert "dpcohort compare --rules all" in shown
+    assert "dpcohort compare-rules FILE" in shown
 
 
 def test_one_kind_alone(terminal):

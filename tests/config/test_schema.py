@@ -67,7 +67,7 @@ def test_what_is_not_said_has_a_default():
     assert config.run.device == "auto"
     assert config.run.merged_noise is False
     assert config.grid == {}
-    assert (config.task.kind, config.personal.pull) == (None, "auto")
+    assert config.task.kind is None
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,6 @@ def test_what_is_not_said_has_a_default():
         ("data.label=sick", "data.label is for a table, and 'digits' is none"),
         ("data.estimated_bounds=spent.json", "estimated_bounds needs client"),
         ("task.bounds=[1.0]", "task.bounds .* two numbers"),
-        ("personal.pull=-1", "personal.pull = -1 .* from 0"),
-        ("personal.pull=hard", "personal.pull = 'hard' .* \"auto\""),
         ("tuning.source=charged", "tuning.charge is missing"),
         ("model.options=3", "model.options"),
         ("optimiser.beta=2.0", "beta"),

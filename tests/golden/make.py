@@ -356,38 +356,6 @@ def side_by_side(scratch: Path) -> dict[str, Any]:
     return {folder.relative_to(out).as_posix(): described(folder) for folder in folders}
 
 
-def rule_pairs(scratch: Path) -> Any:
-    """Every aggregation at once by ``dpcohort compare --aggregation all``."""
-    words = done(
-        "compare", HERE / "base.toml", "--selection", "privacy-aware", "--aggregation", "all",
-        "--seeds", "1", "--csv", scratch / "pairs.csv", "--json",
-    )  # fmt: skip
-    found = _timeless(json.loads(words))
-    gained = ("metric", "score", "caveat")
-    return {**found, "rows": [_without(row, *gained) for row in found["rows"]]}
-
-
-_SCHEMES = "dp-fedavg,udp-crd,model-clipping"
-
-
-def schemes(scratch: Path) -> Any:
-    """Schemes of the field by ``dpcohort schemes``, without times and titles."""
-    words = done("schemes", HERE / "base.toml", "--schemes", _SCHEMES, "--json")
-    return [
-        {key: value for key, value in one.items() if key not in ("seconds", "card", "notes")}
-        for group in json.loads(words)["schemes"]
-        for one in group
-    ]
-
-
-def reproduced(scratch: Path) -> Any:
-    """The paper's biased baseline in both forms, by ``dpcohort reproduce``."""
-    done("reproduce", HERE / "biased.toml", "--out", scratch / "reproduced", "--device", "cpu",
-         "--json")  # fmt: skip
-    cells = sorted((scratch / "reproduced" / "cells").rglob("*.json"))
-    return {path.stem: _timeless(_json(path)) for path in cells}
-
-
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _timeless(v) for k, v in value.items() if k not in ("seconds", "device")}
@@ -568,9 +536,6 @@ def requests(scratch: Path) -> dict[str, list[str]]:
 
 #: What is computed without a run folder to keep, by its name.
 COMPUTED = {
-    "rule pairs": rule_pairs,
-    "schemes": schemes,
-    "reproduced": reproduced,
     "engine": engine,
     "requests": requests,
 }
@@ -772,7 +737,6 @@ def exit_codes(scratch: Path) -> dict[str, int]:
         "verify a missing run": ["verify", missing],
         "receipt of nobody": ["receipt", HERE / "runs" / "batched", "nobody"],
         "report of a missing run": ["report", missing, "-o", scratch / "page.html"],
-        "reproduce nothing": ["reproduce", "no-such-recipe"],
         "rules": ["rules"],
         "data": ["data"],
         "guard without terms": ["guard"],
@@ -844,11 +808,6 @@ def surface() -> dict[str, Any]:
             kind: {one["name"]: one["settings"] for one in found} for kind, found in rules.items()
         },
         "groups": ["dpcohort.adaptive", "dpcohort.aggregation", "dpcohort.selection"],
-        "schemes": sorted(one["name"] for one in json.loads(done("schemes", "--json"))),
-        "recipes": sorted(
-            one if isinstance(one, str) else one["name"]
-            for one in json.loads(done("reproduce", "--list", "--json"))
-        ),
         "accepted": ACCEPTED,
     }
 
@@ -977,7 +936,7 @@ def _make_guard(out: Path) -> None:
 if __name__ == "__main__":
     SOURCE, HERE = HERE, Path(sys.argv[1]).resolve()
     HERE.mkdir(parents=True, exist_ok=True)
-    for one in ("base.toml", "biased.toml", "clients.csv", "federation.toml", "federation.json"):
+    for one in ("base.toml", "clients.csv", "federation.toml", "federation.json"):
         if SOURCE != HERE:
             shutil.copyfile(SOURCE / one, HERE / one)
     _make(HERE)

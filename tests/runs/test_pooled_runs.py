@@ -17,7 +17,6 @@ from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
-from dpcohort.lab.schemes.simulation import Simulation
 from dpcohort.plan import Plan
 from dpcohort.report.html.letter import write_letter
 from dpcohort.report.html.page import report_of_runs
@@ -308,7 +307,5 @@ def test_what_needs_single_updates_is_refused_by_every_door(plan, digits):
     with pytest.raises(InputError, match=r"trimmed-mean needs single updates.* a sum has no"):
         make_job(plan, "logistic", digits, aggregation="trimmed-mean")
     config = loads_config(commented_config("digits")).with_overrides(["privacy.trust=pooled"])
-    with pytest.raises(InputError, match="not for schemes"):
-        Simulation.of(config)
     with pytest.raises(InputError, match=r"charged tuning .*trust = local"):
         _refuse_what_does_not_fit(config)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that the laboratory adds to ``dpcohort``."""

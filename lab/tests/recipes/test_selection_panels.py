@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort_lab.recipes import load_recipe
+from dpcohort_lab.recipes.judgement import judge_panels, selection_panels
+
+
+def test_the_panels_show_what_the_paper_says():
+    recipe = load_recipe("selection-probability")
+    population, panels = selection_panels(recipe)
+    assert len(panels) == 3
+    for p in panels.values():
+        assert p.sum() == pytest.approx(1)
+        assert (p > 0).all()  # Proposition 2
+    result = judge_panels(recipe, population, panels)
+    assert [f["holds"] for f in result.findings] == [True, True, True]
+    assert len(result.extra["panels"]) == 3
+
+
+def test_panels_that_do_not_show_it_are_told():
+    recipe = load_recipe("selection-probability")
+    population, panels = selection_panels(recipe)
+    titles = list(panels)
+    worst = 1 / population.epsilon
+    upside_down = {titles[0]: worst / worst.sum(), titles[1]: panels[titles[0]]}
+    result = judge_panels(recipe, population, {**upside_down, "unbiased": population.unbiased})
+    assert result.findings[0]["holds"] is False
+    assert np.isfinite([row["rank_correlation_epsilon"] for row in result.extra["panels"]]).all()
