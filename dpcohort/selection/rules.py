@@ -28,11 +28,8 @@ from dpcohort.selection.problem import (
 if TYPE_CHECKING:
     from dpcohort.selection.other_rules import BestThreshold as BestThreshold
     from dpcohort.selection.other_rules import EpsilonProportional as EpsilonProportional
-    from dpcohort.selection.other_rules import GradientBound as GradientBound
     from dpcohort.selection.other_rules import InverseNoise as InverseNoise
     from dpcohort.selection.other_rules import MinimumEpsilon as MinimumEpsilon
-    from dpcohort.selection.other_rules import ParticipationCounts as ParticipationCounts
-    from dpcohort.selection.other_rules import PaymentCap as PaymentCap
     from dpcohort.selection.other_rules import Threshold as Threshold
     from dpcohort.selection.other_rules import Unbiased as Unbiased
     from dpcohort.selection.other_rules import Uniform as Uniform
