@@ -75,12 +75,6 @@ def train(
         Path | None,
         Option("--after", metavar="RUN", help="The run that a plan of replan goes on from."),
     ] = None,
-    mlflow: Annotated[
-        str | None, Option(help="Log to MLflow: a tracking server's address, or a folder.")
-    ] = None,
-    wandb: Annotated[
-        Path | None, Option(help="Write a Weights & Biases log here, offline; not in private runs.")
-    ] = None,
     personal: Annotated[
         bool,
         Option(
@@ -111,7 +105,7 @@ def train(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
-    from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog, WandbLog
+    from dpcohort.runs.callbacks import TensorBoardLog
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.folder import PERSONAL, write_json
     from dpcohort.runs.personal import WITHHELD, check_personal_data, personal_results
@@ -144,10 +138,6 @@ def train(
             listeners: list[Callback] = [*callbacks]
             if tensorboard is not None:
                 listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
-            if mlflow is not None:
-                listeners.append(MLflowLog(mlflow, name=f"{title}, seed {job.seed}"))
-            if wandb is not None:
-                listeners.append(WandbLog(wandb, name=f"{title}, seed {job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
         for words in [] if as_json else run.warnings:
             console.print(f"note: {words}")

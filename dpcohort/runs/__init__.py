@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.runs.callbacks import MLflowLog as MLflowLog
     from dpcohort.runs.callbacks import ProgressBar as ProgressBar
     from dpcohort.runs.callbacks import TensorBoardLog as TensorBoardLog
-    from dpcohort.runs.callbacks import WandbLog as WandbLog
     from dpcohort.runs.configured import aggregation_for as aggregation_for
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
