@@ -40,7 +40,6 @@ def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
         processes=Processes(tmp_path),
         sockets=dict.fromkeys(federation.drawn, tmp_path / "guard.sock"),
         superlink_port=1,
-        gate_port=2,
     )
     found = faults.outcome(trial, settings, out)
     assert found["planned"] == found["counted"]
@@ -56,7 +55,7 @@ def test_processes_are_found_by_their_ancestors(faults):
     assert faults._ancestors(os.getpid())[0] == os.getppid()
 
 
-def test_a_supernode_reaches_the_gate_and_its_own_guard_only(faults, tmp_path, monkeypatch):
+def test_a_supernode_reaches_the_superlink_and_its_own_guard_only(faults, tmp_path, monkeypatch):
     monkeypatch.setattr(faults, "program", lambda name: name)
     started: dict[str, tuple[list[str], dict[str, str]]] = {}
 
@@ -70,12 +69,11 @@ def test_a_supernode_reaches_the_gate_and_its_own_guard_only(faults, tmp_path, m
         processes=Noted(tmp_path),
         sockets={"ward 7": tmp_path / "0.sock", "lab": place},
         superlink_port=8000,
-        gate_port=9443,
     )
     client_folder(tmp_path, "lab").mkdir(parents=True)
     faults.start_supernode(trial, "lab")
     command, environment = started["node-1"]
-    assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
+    assert command[command.index("--superlink") + 1] == "127.0.0.1:8000"
     assert command[-1] == f'guard="{place}"'
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_HOME"] != str(tmp_path / "server/flwr")
