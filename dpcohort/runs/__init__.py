@@ -44,4 +44,19 @@ if TYPE_CHECKING:
     from dpcohort.runs.verification import Verification as Verification
     from dpcohort.runs.verification import verify_run as verify_run
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    callbacks="ProgressBar TensorBoardLog",
+    configured=(
+        "aggregation_for configured_data configured_job configured_optimiser held_out_within"
+    ),
+    continuation="replan",
+    evaluation="Comparison Interval compare_runs mean_interval summarise_seeds who_was_heard",
+    folder="finite_json",
+    job="Job",
+    personal="personal_model personal_results",
+    receipts="NOT_PRIVATE Receipt make_receipts",
+    run="Callback Curve Run",
+    training="folder_name train train_group train_side_by_side",
+    verification="Finding Verification verify_run",
+)

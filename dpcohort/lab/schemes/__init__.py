@@ -21,4 +21,10 @@ if TYPE_CHECKING:
     from dpcohort.lab.schemes.scheme import SchemeResult as SchemeResult
     from dpcohort.lab.schemes.simulation import Simulation as Simulation
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    last_iterate="LastIterate",
+    named="SCHEMES make_scheme scheme_cards",
+    scheme="Scheme SchemeResult",
+    simulation="Simulation",
+)
