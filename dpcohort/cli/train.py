@@ -214,10 +214,15 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """What a program wants to know about finished runs."""
     from dpcohort.metrics import check_together
     from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
+    from dpcohort.runs.folder import RECEIPTS
+    from dpcohort.runs.receipts import read_receipts
     from dpcohort.runs.success import judged_words
 
     first, check = runs[0], check_together(run.check for run in runs)
-    receipts = [receipt for run in runs for receipt in run.receipts()]
+    # As they were written when each run ended: certified once.
+    receipts = [
+        receipt for run in runs for _, receipt in read_receipts((run.path or out) / RECEIPTS)
+    ]
     return {
         "out": str(out),
         "plan": first.plan.sha256,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,16 @@ def _one_panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of this size in inches with one panel, drawn in the style of papers."""
     from matplotlib.figure import Figure
 
+    class Picture(Figure):
+        """Shows itself in a notebook, whatever backend is in use there."""
+
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=120)
+            return content.getvalue()
+
     with paper_style():
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Picture(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
 
 

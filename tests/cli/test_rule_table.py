@@ -23,14 +23,18 @@ def config(tmp_path):
 def test_a_table_of_pairs_with_reasons_for_what_is_left_out(terminal, config, tmp_path):
     rules = ["--selection", "unbiased,threshold(threshold=2)"]
     rules += ["--aggregation", "mean,importance-compensated"]
-    path = tmp_path / "table.csv"
-    shown = terminal("compare", "--config", config, *rules, "--seeds", 2, "--csv", path, *SHORT)
+    path, tex = tmp_path / "table.csv", tmp_path / "table.tex"
+    shown = terminal(
+        "compare", "--config", config, *rules, "--seeds", 2, "--csv", path, "--latex", tex, *SHORT
+    )
     assert "2 pairs of rules, 2 seeds each; 2 pairs left out." in shown
     assert "1/2 unbiased, mean: " in shown
     assert "noise/C" in shown
     assert "±" in shown
     assert "left out: unbiased with importance-compensated: the selection is unbiased" in shown
     rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert r"$\varepsilon$ used" in tex.read_text()
+    assert tex.read_text().isascii()
     assert [row["selection"] for row in rows] == ["unbiased", "threshold(threshold=2)"]
     assert 0 < float(rows[0]["certified"]) <= 1
 
@@ -52,7 +56,6 @@ def test_as_json_and_nothing_else(terminal, config):
         (["--aggregation", "mean,"], "names of rules, or all"),
         (["--selection", "threshold"], "needs the setting 'threshold'"),
         (["--selection", "unbiased", "--aggregation", "size-weighted"], "size would count twice"),
-        (["--csv", "x.csv"], "--csv is for rules"),
     ],
 )
 def test_bad_rules_are_refused_before_any_training(terminal, config, arguments, words, tmp_path):
