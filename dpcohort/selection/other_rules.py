@@ -23,12 +23,7 @@ from dpcohort.selection.problem import (
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform(PlannedRule):
-    """Every client with probability 1 / N.
-
-    Example:
-        >>> Uniform().name
-        'uniform'
-    """
+    """Every client with probability 1 / N."""
 
     name: ClassVar[str] = "uniform"
     needs: ClassVar[str] = "nothing"
@@ -43,12 +38,7 @@ class Uniform(PlannedRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Unbiased(PlannedRule):
-    """Selection in proportion to size, p^s = p^u: federated averaging's own rule.
-
-    Example:
-        >>> Unbiased().name
-        'unbiased'
-    """
+    """Selection in proportion to size, p^s = p^u: federated averaging's own rule."""
 
     name: ClassVar[str] = "unbiased"
     needs: ClassVar[str] = "sizes"
@@ -69,10 +59,6 @@ class EpsilonProportional(PlannedRule):
     Attributes:
         public_epsilon: the epsilon a public client counts with. None: the largest among the other
             clients (1 if everybody is public, so all are equal).
-
-    Example:
-        >>> EpsilonProportional()
-        EpsilonProportional(public_epsilon=None)
     """
 
     name: ClassVar[str] = "epsilon-proportional"
@@ -106,10 +92,6 @@ class MinimumEpsilon(Unbiased):
     are the unbiased ones; what differs is the noise, through :meth:`effective_epsilon`. Public
     clients stay public. Objective and gap are those of the clients' own noise costs, so they
     flatter this rule: the noise in force is larger.
-
-    Example:
-        >>> MinimumEpsilon().name
-        'minimum-epsilon'
     """
 
     name: ClassVar[str] = "minimum-epsilon"
@@ -130,10 +112,6 @@ class Threshold(PlannedRule):
 
     Attributes:
         threshold: the smallest epsilon that takes part.
-
-    Example:
-        >>> Threshold(threshold=1.0)
-        Threshold(threshold=1.0)
     """
 
     name: ClassVar[str] = "threshold"
@@ -244,10 +222,6 @@ class InverseNoise(PlannedRule):
     That is in the paper's noise model; with linear costs, clients too expensive to be worth a
     single draw get 0. With public clients the least noise is none: they take all probability,
     shared in proportion to their size, and nobody else is drawn.
-
-    Example:
-        >>> InverseNoise().name
-        'inverse-noise'
     """
 
     name: ClassVar[str] = "inverse-noise"

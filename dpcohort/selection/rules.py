@@ -86,10 +86,6 @@ class PrivacyAware(PlannedRule):
             noise, reported at ``"auto"``.
         floor: every client keeps at least this fraction of its unbiased probability.
         cap: no client gets more than this probability.
-
-    Example:
-        >>> PrivacyAware(bias_cap=0.2, floor=0.1)
-        PrivacyAware(eta=None, bias_cap=0.2, floor=0.1, cap=1.0)
     """
 
     name: ClassVar[str] = "privacy-aware"
