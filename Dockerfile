@@ -1,4 +1,4 @@
-# Images of a federation: `server` (SuperLink, gate, runs), `node` and `guard`.
+# Images of a federation: `server` (SuperLink, runs), `node` and `guard`.
 #     docker build --target server -t dpcohort-server .
 # Every process has its own user; compose.yaml adds a read-only root and takes the network away where
 # none is needed. --build-arg PIP_EXTRA_INDEX_URL=... names an index beside the default one, for torch

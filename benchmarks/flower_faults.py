@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A federation over real SuperLink, gate, nodes and guards, with parts of it killed.
+"""A federation over real SuperLink, nodes and guards, with parts of it killed.
 
     python benchmarks/flower_faults.py                     all cases, about ten minutes
     python benchmarks/flower_faults.py --case guard        one of them
-    python benchmarks/flower_faults.py --doors             who may connect, what the gate lets pass
+    python benchmarks/flower_faults.py --doors             who may connect
     python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
     python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
     python benchmarks/flower_faults.py --pooled 10         ten clients pool noise, a guard is killed
@@ -24,14 +24,11 @@ import os
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,10 +68,8 @@ _RUN_SECONDS = 420.0
 
 def slow_settings(rounds: int, local_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The demo's federation with draws that take about a second, so that a kill can hit one."""
-    superlink, gate = free_ports(2)
-    settings, records = demo_settings(
-        rounds=rounds, gate_port=gate, superlink_port=superlink, timeout=240.0
-    )
+    (port,) = free_ports(1)
+    settings, records = demo_settings(rounds=rounds, superlink_port=port, timeout=240.0)
     plan = settings["plan"]
     training = replace(plan.training, local_steps=local_steps)
     slow = make_plan(plan.population, training, seed=plan.seed)
@@ -85,7 +80,7 @@ def start_supernode(federation: Trial, client: str) -> None:
     """Start Flower's own SuperNode in the place of a client's node."""
     folder = client_folder(federation.kit, client)
     federation.start(federation.named("node", client), [
-        program("flower-supernode"), "--superlink", f"127.0.0.1:{federation.gate_port}",
+        program("flower-supernode"), "--superlink", f"127.0.0.1:{federation.superlink_port}",
         "--root-certificates", folder / "ca.crt",
         "--auth-supernode-private-key", folder / "node.key",
         "--host", "127.0.0.1", "--port", free_ports(1)[0],
@@ -245,10 +240,8 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
 def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
     """Masked sums of so many guards; a part is killed in the second round, a guard for good."""
     began = time.monotonic()
-    gate, superlink = free_ports(2)
-    settings, records = demo_settings(
-        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=clients
-    )
+    (port,) = free_ports(1)
+    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=clients)
     folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
     out = folder / "run"
 
@@ -301,13 +294,13 @@ def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
 
 
 def run_doors() -> dict[str, Any]:
-    """Who may connect, and what passes the gate."""
-    superlink, gate = free_ports(2)
-    settings, records = demo_settings(gate_port=gate, superlink_port=superlink)
+    """Who may connect."""
+    (port,) = free_ports(1)
+    settings, records = demo_settings(superlink_port=port)
     folder = Path(tempfile.mkdtemp(prefix="dpc-doors-"))
     found: dict[str, Any] = {}
     with trial(settings, records, folder) as federation:
-        federation.start_server()
+        federation.start_superlink()
         federation.register()
         federation.start_node(VICTIM)
         name = f"node-{federation.clients.index(VICTIM)}"
@@ -336,8 +329,7 @@ def run_doors() -> dict[str, Any]:
             "plaintext": ["--insecure"],
         }  # fmt: skip
         for name, arguments in attempts.items():
-            found[name] = _rejected(federation.processes, name, arguments, gate, strange)
-        found["gate"] = _gate_routes(gate, superlink, federation.kit / "server" / "tls" / "ca.crt")
+            found[name] = _rejected(federation.processes, name, arguments, port, strange)
     shutil.rmtree(folder)
     return found
 
@@ -361,35 +353,6 @@ def _rejected(
     came_in = any("SuperNode ID" in line for line in lines)
     words = next((line for line in reversed(lines) if "rror" in line or "ailed" in line), "")
     return {"rejected": code not in (None, 0) and not came_in, "exit": code, "words": words[-160:]}
-
-
-def _gate_routes(gate: int, superlink: int, authority: Path) -> dict[str, Any]:
-    """Every route of the SuperLink, without a credential, through the gate."""
-    context = ssl.create_default_context(cafile=str(authority))
-
-    def status(port: int, method: str, path: str) -> tuple[int, bytes]:
-        url = f"https://127.0.0.1:{port}{path}"
-        headers = {"Content-Type": "application/protobuf"}
-        body = b"" if method == "POST" else None
-        request = urllib.request.Request(url, data=body, method=method, headers=headers)
-        try:
-            with urllib.request.urlopen(request, context=context, timeout=20) as reply:
-                return int(reply.status), reply.read()
-        except urllib.error.HTTPError as error:
-            return int(error.code), b""
-
-    _, page = status(superlink, "GET", "/openapi.json")
-    paths = [(m.upper(), p) for p, ms in json.loads(page)["paths"].items() for m in ms]
-    routes = {(m, p): status(gate, m, p)[0] for m, p in paths}
-    routes[("GET", "/docs")] = status(gate, "GET", "/docs")[0]
-    passed = {f"{m} {p}": code for (m, p), code in routes.items() if code != 403}
-    return {
-        "routes": len(routes),
-        "refused with 403": sum(code == 403 for code in routes.values()),
-        "only the fleet's pass": all(p.startswith("POST /v1/fleet/") for p in passed),
-        "answers to those without a credential": sorted(set(passed.values())),
-        "list-runs at the SuperLink itself": status(superlink, "POST", "/v1/control/list-runs")[0],
-    }
 
 
 def run_compare(seeds: int) -> dict[str, Any]:

@@ -99,7 +99,6 @@ def processor_seconds(federation: Trial) -> dict[str, float]:
     programs = (
         "flower-superlink",
         "flwr-serverapp",
-        "flower gate",
         "flower node",
         "dpcohort guard",
     )
@@ -197,10 +196,8 @@ def plan_rounds(federation: Trial, out: Path) -> dict[str, Any]:
 
 def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, Any]:
     """Empty rounds, rounds of the plan, and empty rounds again, over one set of processes."""
-    superlink, gate = free_ports(2)
-    settings, records = demo_settings(
-        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=3 if pooled else 0
-    )
+    (port,) = free_ports(1)
+    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=3 if pooled else 0)
     folder = Path(tempfile.mkdtemp(prefix="dpc-round-"))
     with trial(settings, records, folder) as federation:
         start_node = Trial.start_node if own else start_supernode

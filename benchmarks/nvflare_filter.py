@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A FedAvg job of NVFLARE's own under :class:`dpcohort.deploy.nvflare.LedgerFilter`, simulated.
+"""A FedAvg job of NVFLARE's own under the filter of ``examples/nvflare``, simulated.
 
 ::
 
     python -m venv nvflare-venv
-    nvflare-venv/bin/pip install -c constraints.txt ".[nvflare]"
+    nvflare-venv/bin/pip install -c constraints.txt ".[train]" "nvflare>=2.8,<2.10"
     nvflare-venv/bin/python benchmarks/nvflare_filter.py
 
 Two sites with ledgers and policies of their own train a regression by NVFLARE's client API, as a
@@ -17,6 +17,7 @@ NVFLARE's own reader. docs/how-to/nvflare.md has a recorded run.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -27,7 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, verify_ledger
-from dpcohort.deploy.nvflare import LedgerFilter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "nvflare"))
+
+from ledger_filter import LedgerFilter
 
 ROUNDS, PARAMETERS = 5, 20
 EPSILONS = {"site-1": 60.0, "site-2": 40.0}
@@ -111,7 +115,7 @@ def by_privacy_file(folder: Path, policy: Path) -> str:
     home = folder / "deployed"
     (home / "local").mkdir(parents=True)
     (home / "startup").mkdir()
-    filters = [{"path": "dpcohort.deploy.nvflare.LedgerFilter", "args": {"policy": str(policy)}}]
+    filters = [{"path": "ledger_filter.LedgerFilter", "args": {"policy": str(policy)}}]
     scope = {"name": "private", "task_result_filters": filters}
     said = {"scopes": [scope], "default_scope": "private"}
     (home / "local" / "privacy.json").write_text(json.dumps(said))

@@ -51,7 +51,7 @@ TITLES = {"fashion-mnist": "Fashion-MNIST, s = 30", "cifar10": "CIFAR-10, s = 30
 SETS = (
     (
         "unbiased,uniform,privacy-aware,inverse-noise,epsilon-proportional,best-threshold,"
-        "minimum-epsilon,participation-counts,payment-cap",
+        "minimum-epsilon",
         "mean",
     ),
     (

@@ -45,10 +45,19 @@ if TYPE_CHECKING:
     from dpcohort.selection import solve_selection as solve_selection
     from dpcohort.training import Training as Training
 
-_names, __getattr__ = names_on_use(__name__)
+_names, __getattr__, __dir__ = names_on_use(
+    __name__,
+    accounting="Contract audit_paper_noise calibrate_noise certify_delta certify_epsilon",
+    clients="PUBLIC Budget Client Population",
+    config="load_config",
+    data="load_dataset",
+    errors="DpcohortError",
+    plan="Plan make_plan",
+    plugins="plugin",
+    runs="Run train verify_run",
+    schedule="Schedule draw_schedule",
+    selection="SelectionPath solve_selection",
+    training="Training",
+)
 
 __all__ = ["__version__", *_names]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

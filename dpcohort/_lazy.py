@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,46 +12,34 @@ from dpcohort.errors import missing_extra
 
 __all__ = ["names_on_use"]
 
-#: An import for type checkers, with the name and its home.
-_IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
+def names_on_use(
+    package: str, **modules: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__all__``, ``__getattr__`` and ``__dir__`` of a package that loads modules on use.
 
-def names_on_use(package: str) -> tuple[list[str], Callable[[str], Any]]:
-    """The ``__all__`` and the ``__getattr__`` of a package whose public names are in its modules.
-
-    Importing the package then loads none of them. Its file says where they are by imports under
-    ``TYPE_CHECKING``, ``from MODULE import NAME as NAME``, for type checkers and for this function.
+    Its imports under ``TYPE_CHECKING`` say the same to type checkers; a test compares them.
 
     Args:
-        package: its ``__name__``, while it is being imported or later.
-
-    Raises:
-        ImportError: there is no source beside the compiled file.
+        package: its ``__name__``.
+        modules: by module of the package, the names that are taken from it, with spaces between.
 
     Example:
-        >>> import dpcohort.data
-        >>> names, find = names_on_use("dpcohort.data")
-        >>> "Dataset" in names, find("Dataset").__name__
-        (True, 'Dataset')
+        >>> names, find, _ = names_on_use("dpcohort.data", dataset="Dataset Normalisation")
+        >>> names, find("Dataset").__name__
+        (['Dataset', 'Normalisation'], 'Dataset')
         >>> find("Datasets")
         Traceback (most recent call last):
         ...
         AttributeError: module 'dpcohort.data' has no attribute 'Datasets'
     """
-    loader: Any = getattr(sys.modules[package].__spec__, "loader", None)
-    source = loader.get_source(package) if hasattr(loader, "get_source") else None
-    if source is None:
-        raise ImportError(
-            f"{package} needs its source: pack the .py files of dpcohort with the compiled ones "
-            "(PyInstaller: --collect-all dpcohort)."
-        )
-    homes = {name: home for home, name in _IMPORT.findall(source)}
+    homes = {name: home for home, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            value = getattr(import_module(homes[name]), name)
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
         except ModuleNotFoundError as error:
             words = missing_extra(error)
             if words is not None:
@@ -61,4 +48,4 @@ def names_on_use(package: str) -> tuple[list[str], Callable[[str], Any]]:
         setattr(sys.modules[package], name, value)
         return value
 
-    return sorted(homes), find
+    return sorted(homes), find, lambda: sorted(sys.modules[package].__all__)

@@ -122,7 +122,7 @@ _EXTRAS = {
     **dict.fromkeys(("jinja2", "plotly"), "report"),
     "pyarrow": "tables",
     "flwr": "flower",
-    **{name: name for name in ("tensorboard", "mlflow", "wandb")},
+    "tensorboard": "tensorboard",
 }
 
 

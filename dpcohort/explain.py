@@ -64,7 +64,7 @@ class LargerBudget:
     Attributes:
         epsilon: the larger budget.
         probability: its selection probability then.
-        times_as_often: that, relative to now.
+        times_as_often: that, relative to now; infinite where it is left out now.
     """
 
     epsilon: float
@@ -264,9 +264,13 @@ class Explanation(ClientExplanation):
     def _larger(self, larger: LargerBudget) -> str:
         ratio = f"{larger.times_as_often:.3g}"
         often = "as often as now" if ratio == "1" else f"{ratio} times as often"
+        drawn = f"drawn {often} (probability {larger.probability:.4g})"
+        if larger.probability == 0:
+            drawn = "left out" if self.probability > 0 else "left out as well"
+        elif self.probability == 0:
+            drawn = f"drawn, with probability {larger.probability:.4g}"
         return (
-            f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would be drawn "
-            f"{often} (probability {larger.probability:.4g})."
+            f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would be {drawn}."
         )
 
 

@@ -66,8 +66,6 @@ LARGEST_CELL_FILE = 5_000_000
 LARGEST_HEADER = 1 << 20
 #: Bytes of the vector in a guard's message.
 LARGEST_FRAME = 1 << 31
-#: Bytes of one call of a node at the gate of a federation.
-LARGEST_REQUEST = 64 << 20
 #: Draws that one message asks for.
 MOST_MESSAGE_DRAWS = 10_000
 

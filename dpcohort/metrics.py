@@ -76,6 +76,18 @@ class Metric:
         """A difference, or the end of an interval, already in shown units."""
         return f"{difference:.1f}" if self.is_share else f"{difference:.3g}"
 
+    def spread(self, mean: float, low: float, high: float) -> str:
+        """A mean with its interval, in shown units: ± half of it, or its ends within the range.
+
+        Example:
+            >>> METRICS["accuracy"].spread(0.8, 0.75, 0.85), METRICS["accuracy"].spread(0.2, -1, 2)
+            ('80.0 ± 5.0', '20.0 (0.0 to 100.0)')
+        """
+        shown = self.shown(self.scale * mean)
+        if self.is_share and (low < 0 or high > 1):
+            return f"{shown} ({100 * max(low, 0):.1f} to {100 * min(high, 1):.1f})"
+        return f"{shown} ± {self.shown(self.scale * (high - low) / 2)}"
+
     def gain(self, value: float, other: float) -> float:
         """How much better one is than another, in shown units; below 0 where it is worse."""
         return self.scale * (value - other if self.higher_is_better else other - value)

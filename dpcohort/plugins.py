@@ -417,11 +417,8 @@ RULES = {
     "selection": {
         "best-threshold": "selection.rules:BestThreshold",
         "epsilon-proportional": "selection.rules:EpsilonProportional",
-        "gradient-bound": "selection.rules:GradientBound",
         "inverse-noise": "selection.rules:InverseNoise",
         "minimum-epsilon": "selection.rules:MinimumEpsilon",
-        "participation-counts": "selection.rules:ParticipationCounts",
-        "payment-cap": "selection.rules:PaymentCap",
         "privacy-aware": "selection.rules:PrivacyAware",
         "threshold": "selection.rules:Threshold",
         "unbiased": "selection.rules:Unbiased",

@@ -12,6 +12,7 @@ from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import make_plan
 from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
 
@@ -143,3 +144,15 @@ def test_a_rule_of_ones_own_is_told_by_its_plan_as_far_as_it_goes(plan):
     assert "as often as now" in whole.text()
     # A public client has no epsilon to ask about.
     assert "cannot be told" not in explain_client(own, "gift").text()
+
+
+def test_a_client_that_is_left_out_is_told_without_infinities():
+    clients = Population.from_arrays(sizes=[300] * 3, epsilon=[0.1, 4.0, 8.0], delta=1e-5)
+    training = Training(rounds=10, cohort_size=2, batch_size=30, dimension=10)
+    rule = rule_from_settings("threshold", threshold=1.0)
+    plan = make_plan(clients, training, selection=rule, seed=0)
+    still = plan.explain("client-0").text()
+    assert "epsilon 0.2 instead of 0.1 it would be left out as well." in still
+    drawn = explain_client(plan, "client-0", larger_epsilon=2.0).text()
+    assert "it would be drawn, with probability 0.3333." in drawn
+    assert "inf" not in still + drawn

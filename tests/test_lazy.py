@@ -40,6 +40,7 @@ def test_type_checkers_and_python_see_the_same_names(package):
         assert getattr(loaded, name) is getattr(import_module(home), name)
     with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'no_such_name'"):
         _ = loaded.no_such_name
+    assert dir(loaded) == sorted(loaded.__all__)
 
 
 def test_importing_a_package_imports_none_of_its_modules():
@@ -63,7 +64,7 @@ def test_importing_a_package_imports_none_of_its_modules():
 
 
 @pytest.mark.parametrize("kept", [".py", ".pyc"])
-def test_it_loads_from_an_archive_and_says_what_a_build_without_source_lacks(kept, tmp_path):
+def test_it_loads_from_an_archive_with_source_or_without(kept, tmp_path):
     archive = tmp_path / "packed.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         for path in (*ROOT.glob("_*.py"), ROOT / "errors.py"):
@@ -73,7 +74,4 @@ def test_it_loads_from_an_archive_and_says_what_a_build_without_source_lacks(kep
     first = f"import sys; sys.path.insert(0, {str(archive)!r})"
     code = f"{first}\nimport dpcohort; print(dpcohort.__all__)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
-    if kept == ".py":
-        assert "'make_plan'" in done.stdout, done.stderr
-    else:
-        assert "ImportError: dpcohort needs its source: pack the .py files" in done.stderr
+    assert "'make_plan'" in done.stdout, done.stderr

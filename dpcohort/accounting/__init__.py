@@ -35,4 +35,14 @@ if TYPE_CHECKING:
     from dpcohort.accounting.risk import promised_risk as promised_risk
     from dpcohort.accounting.segments import Segment as Segment
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    calibration="calibrate_noise",
+    charges="Charge Paid",
+    closed_forms="gaussian_delta gaussian_mu paper_noise_multiplier",
+    contract="Contract",
+    deployed_noise="PaperAudit audit_paper_noise deploy_noise",
+    events="Event History affordable_steps calibrate_remaining certify_delta certify_epsilon",
+    risk="AttackRisk attack_risk charged_risk hull_corners promised_risk",
+    segments="Segment",
+)

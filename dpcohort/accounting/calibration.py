@@ -310,7 +310,7 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> FloatArray
 Residual = Callable[[Clients, FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 
-def solve_order(
+def _solve_order(
     clients: Clients, mu: FloatArray, start: FloatArray, residual: Residual, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
     """The order t at which an increasing residual is 0, by Newton's method in log t in a bracket.
@@ -358,7 +358,7 @@ def saddle_order(
     clients: Clients, mu: FloatArray, start: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """The order at which M(t)^T e^(-epsilon t) / (t (1 + t)) is smallest."""
-    return solve_order(clients, mu, start, _saddle_residual, tolerance=0.05)
+    return _solve_order(clients, mu, start, _saddle_residual, tolerance=0.05)
 
 
 def _saddle_residual(
@@ -433,7 +433,7 @@ def place_contour(
         t0, the real part of the line of integration; h, the step along it; and t1, which bounds
         what is aliased from the right.
     """
-    far, at = solve_order(clients, mu, far_order, _far_residual, tolerance=0.1)
+    far, at = _solve_order(clients, mu, far_order, _far_residual, tolerance=0.1)
     left = _ALIAS - clients.log_delta
     right = left + clients.steps * at[0] - clients.epsilon * far
     # far from the answer delta can be so much smaller than promised that the bound is no help
@@ -610,7 +610,7 @@ def _without_atom(
 #    needed, never less.
 #
 # Tiny sampling rates (:mod:`dpcohort.accounting.rare_losses`) do not come this way: there the
-# distribution is quick, and the search (:func:`rare_noise`) starts from the noise of a single loss.
+# distribution is quick, and the search (`_rare_noise`) starts from the noise of a single loss.
 
 
 # log z is found to this; a client costs at most so many distributions.
@@ -648,7 +648,7 @@ def fallback_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> Fl
     return result
 
 
-def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> FloatArray:
+def _rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> FloatArray:
     """The same for tiny sampling rates: the secant method on the certified delta.
 
     Args:
@@ -659,7 +659,7 @@ def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> Floa
     Example:
         >>> one = np.ones(1)
         >>> clients = clients_of("remove", one, 1e-5 * one, 1e-5 * one, 1000 * one)
-        >>> found = rare_noise(clients, guess=np.log(0.3 * one), high=np.log(3 * one))
+        >>> found = _rare_noise(clients, guess=np.log(0.3 * one), high=np.log(3 * one))
         >>> bool(0.35 < np.exp(found[0]) < 0.36)
         True
     """
@@ -1199,7 +1199,7 @@ def _rare_steps(clients: Clients, unsampled: FloatArray) -> FloatArray:
     alone = _single_step(clients.pair, eps, delta / steps, rate, unsampled)
     many = clt_noise_multiplier(epsilon=eps, delta=delta, sampling_rate=rate, steps=steps)
     guess = np.maximum(alone, many if clients.pair == "remove" else 2 * many)
-    return np.exp(rare_noise(clients, guess=np.log(guess), high=np.log(unsampled)))
+    return np.exp(_rare_noise(clients, guess=np.log(guess), high=np.log(unsampled)))
 
 
 def _single_step(

@@ -14,4 +14,8 @@ if TYPE_CHECKING:
     from dpcohort.adaptive.rule import ReportTerms as ReportTerms
     from dpcohort.adaptive.rule import RoundView as RoundView
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    planning="make_adaptive_plan",
+    rule="AdaptiveRule Report ReportTerms RoundView",
+)

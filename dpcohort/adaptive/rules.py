@@ -104,10 +104,6 @@ class MiniBatchPowerOfChoice(PowerOfChoice):
     Attributes:
         d: candidates in each round; None asks everybody.
         shrink: as in power-of-choice.
-
-    Example:
-        >>> MiniBatchPowerOfChoice(d=10).mini_batch
-        True
     """
 
     name: ClassVar[str] = "cpow-d"
@@ -173,10 +169,6 @@ class BanditLoss(AdaptiveRule):
     Attributes:
         gamma: γ, how much an older report counts, in (0, 1].
         exploration: s.
-
-    Example:
-        >>> BanditLoss(gamma=0.7).exploration
-        1.0
     """
 
     name: ClassVar[str] = "ucb-cs"

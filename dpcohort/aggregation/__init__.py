@@ -28,4 +28,12 @@ if TYPE_CHECKING:
     from dpcohort.aggregation.rule import for_plan as for_plan
     from dpcohort.aggregation.rule import plan_column as plan_column
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    projected="Projected ProjectedPlus",
+    robust="ClippedMean EstimatedNoise GeometricMedian NoiseCheck TrimmedMean check_declared_noise",
+    rule=(
+        "AggregationRule Cohort EpsilonWeighted ImportanceCompensated InverseVariance Mean "
+        "MinimumNoise SizeWeighted combine_round for_plan plan_column"
+    ),
+)

@@ -421,11 +421,10 @@ class InverseVariance(_Weighted):
 class MinimumNoise(_Weighted):
     """The mean over the m least noisy draws, with m the minimiser of ``sum_{i<=m} s_i^2 / m^2``.
 
-    The threshold idea (keep the large budgets, drop the rest; Cyffers and Ziani, arXiv 2605.13503,
-    of which the abstract was read) applied to a cohort, with the threshold chosen by the noise of
-    the result. All draws of equal noise are kept or dropped together. Draws without noise, where
-    there are any, are all that is kept. What is dropped was still spent: its client's ledger is
-    charged. It trusts the declared noise. Post-processing: no privacy is spent beyond that.
+    A cut-off within a cohort, chosen by the noise of the result. All draws of equal noise are kept
+    or dropped together. Draws without noise, where there are any, are all that is kept. What is
+    dropped was still spent: its client's ledger is charged. It trusts the declared noise.
+    Post-processing: no privacy is spent beyond that.
 
     Example:
         >>> import torch
@@ -440,7 +439,7 @@ class MinimumNoise(_Weighted):
     name: ClassVar[str] = "minimum-noise"
     needs: ClassVar[str] = "the noise of the draws, declared truthfully"
     leaks: ClassVar[str] = "who is dropped"
-    reference: ClassVar[str] = "ours, after Cyffers and Ziani, arXiv 2605.13503 (abstract read)"
+    reference: ClassVar[str] = "ours: a cut-off within the cohort, of least noise"
 
     def weights(self, cohort: Cohort) -> FloatArray:
         """The same for all draws that are kept, 0 for the others."""
@@ -467,10 +466,8 @@ class ImportanceCompensated(_Weighted):
     """``w_i = p^u_k / (K p^s_k)`` for a draw of client k among K draws.
 
     If each draw is client k with probability p^s_k, the sum has expectation ``sum_k p^u_k x_k``
-    whatever p^s is: the importance weights of Luo et al. (adaptive client sampling, INFOCOM 2022;
-    arXiv 2404.13804). Only the abstract of that paper could be read; the identity is elementary,
-    and the tests enumerate it. The weights sum to 1 in expectation only, and a client drawn rarely
-    enters with a large weight on its noise too.
+    whatever p^s is: importance sampling, an identity that the tests enumerate. The weights sum to 1
+    in expectation only, and a client drawn rarely enters with a large weight on its noise too.
 
     Needs both probabilities of each client, fixed and public before training. Post-processing: no
     privacy is spent.
@@ -495,7 +492,7 @@ class ImportanceCompensated(_Weighted):
     name: ClassVar[str] = "importance-compensated"
     needs: ClassVar[str] = "the probabilities of selection, sizes"
     leaks: ClassVar[str] = "who is drawn rarely"
-    reference: ClassVar[str] = "Luo et al., arXiv 2404.13804 (abstract read; identity tested)"
+    reference: ClassVar[str] = "importance sampling; identity tested"
 
     probabilities: FloatArray
     unbiased: FloatArray

@@ -49,7 +49,14 @@ if TYPE_CHECKING:
     from dpcohort.cli.terminal import sparkline as sparkline
     from dpcohort.cli.terminal import typed_here as typed_here
 
-_SHARED, __getattr__ = names_on_use(__name__)
+_SHARED, __getattr__, __dir__ = names_on_use(
+    __name__,
+    terminal=(
+        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument "
+        "console data_changes new_table print_json print_note read_config say "
+        "show_messages showing_progress sparkline typed_here"
+    ),
+)
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
 
 #: Exit code after Ctrl-C; typer turns the interrupt into it without a word.

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Mapping, Sequence
+from csv import writer as csv_writer
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from dpcohort.atomic_file import write_text
 from dpcohort.cli.terminal import (
     DataDirOption,
     DeviceOption,
@@ -47,6 +51,8 @@ def compare(
     out: Annotated[
         Path | None, Option("--out", "-o", help="Keep a config's runs in this folder.")
     ] = None,
+    csv: Annotated[Path | None, Option(help="Write the table here too.")] = None,
+    latex: Annotated[Path | None, Option(help="The same, for a paper in LaTeX.")] = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -66,6 +72,10 @@ def compare(
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     checks = {name: check_together(run.check for run in runs) for name, runs in groups.items()}
+    if csv is not None:
+        write_text(csv, _groups_csv(summaries))
+    if latex is not None:
+        write_text(latex, _latex_table(groups_table(summaries)))
     if as_json:
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
@@ -108,6 +118,42 @@ def groups_table(summaries: dict[str, SeedSummary]) -> Table:
             str(len(summary.seeds)),
         )
     return table
+
+
+def _groups_csv(summaries: Mapping[str, SeedSummary]) -> str:
+    """One line a group, with its columns' names on top; an empty field is not known."""
+    text = io.StringIO()
+    lines = csv_writer(text, lineterminator="\n")
+    lines.writerow(("runs", "metric", "mean", "low", "high", "loss", "seeds"))
+    for name, summary in summaries.items():
+        score, loss = summary.score, summary.loss
+        numbers = ("", "", "") if score is None else (score.mean, score.low, score.high)
+        many = len(summary.seeds)
+        lines.writerow((name, summary.metric, *numbers, "" if loss is None else loss.mean, many))
+    return text.getvalue()
+
+
+def _latex_table(table: Table, *, leave_out: str = "") -> str:
+    r"""A table of the terminal in LaTeX, with the rules of the package booktabs."""
+    columns = [column for column in table.columns if column.header != leave_out]
+    rows = [[str(column.header) for column in columns]]
+    rows += [list(map(str, row)) for row in zip(*(c.cells for c in columns), strict=True)]
+    head, *lines = [" & ".join(map(_in_latex, row)) + r" \\" for row in rows]
+    align = "l" + "r" * (len(columns) - 1)
+    body = [
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *lines,
+        r"\bottomrule",
+    ]
+    return "\n".join([*body, r"\end{tabular}", ""])
+
+
+def _in_latex(text: str) -> str:
+    plain = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", "/").replace(",\n", ", "))
+    return plain.replace("±", r"$\pm$").replace("ε", r"$\varepsilon$").replace("^", r"\^{}")
 
 
 def _load_groups(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort flower``: a federation on Flower, from a plan to a kit, a demo, and the gate."""
+"""``dpcohort flower``: a federation on Flower, from a plan to a kit, and a demo."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def demo(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
+    """A SuperLink and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
     from dpcohort.deploy.flower.adapter import flower_version
@@ -106,8 +106,8 @@ def init(
     classes: Annotated[int | None, Option(help="With --plan: number of classes.")] = None,
     learning_rate: Annotated[float | None, Option(help="With --plan: local step size.")] = None,
     test: Annotated[str, Option(help="Public test data of the server, if any.")] = "",
-    host: Annotated[str, Option(help="How clients reach the gate.")] = "127.0.0.1",
-    port: Annotated[int, Option(help="Where the gate listens.")] = 9443,
+    host: Annotated[str, Option(help="How clients reach the proxy.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Where the proxy listens.")] = 9443,
     superlink_port: Annotated[int, Option(help="SuperLink, on 127.0.0.1 only.")] = 8000,
     days: Annotated[int, Option(help="How long the certificates are valid.")] = 30,
     timeout: Annotated[float, Option(help="Seconds for a round.")] = 600.0,
@@ -205,44 +205,9 @@ def new(
     )
 
 
-@flower.command("gate")
-def gate(
-    superlink: Annotated[int, Option(help="Port of the SuperLink on 127.0.0.1.")],
-    certificate: Annotated[Path, Option(help="The server's certificate.")],
-    key: Annotated[Path, Option(help="Its private key.")],
-    authority: Annotated[Path, Option(help="Certificate of the authority (ca.crt).")],
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(help="Port to listen on; 0 takes a free one.")] = 9443,
-) -> None:
-    """Forward the calls of nodes to a SuperLink, and no others."""
-    from dpcohort.deploy.flower.certificates import check_certificate
-    from dpcohort.deploy.flower.gate import Gate
-
-    check_certificate(certificate, authority=authority, host="127.0.0.1")
-    door = Gate(
-        host=host,
-        port=port,
-        upstream=("127.0.0.1", superlink),
-        certificate=certificate,
-        key=key,
-        authority=authority,
-    )
-    signal.signal(signal.SIGTERM, _interrupt)
-    console.print(
-        f"ready: POST /v1/fleet/... on {host}:{door.port} goes to 127.0.0.1:{superlink}, nothing "
-        "else does. End it with Ctrl-C."
-    )
-    door.start()
-    try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        door.close()
-
-
 @flower.command("node")
 def node(
-    superlink: Annotated[str, Option(metavar="HOST:PORT", help="Where the server's gate listens.")],
+    superlink: Annotated[str, Option(metavar="HOST:PORT", help="Where the server listens.")],
     authority: Annotated[Path, Option(help="Certificate of the server's authority (ca.crt).")],
     key: Annotated[Path, Option(help="The node's private key (node.key).")],
     guard: Annotated[Path, Option(metavar="SOCKET", help="Where the client's guard listens.")],

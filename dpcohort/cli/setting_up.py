@@ -277,9 +277,6 @@ _PURPOSES = {
     "tables": {"pyarrow": "tables in Parquet"},
     "flower": {"flwr": "a federation over Flower"},
     "tensorboard": {"tensorboard": "train --tensorboard"},
-    "mlflow": {"mlflow": "train --mlflow"},
-    "wandb": {"wandb": "train --wandb"},
-    "nvflare": {"nvflare": "a filter for NVFLARE's results"},
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {

@@ -75,12 +75,6 @@ def train(
         Path | None,
         Option("--after", metavar="RUN", help="The run that a plan of replan goes on from."),
     ] = None,
-    mlflow: Annotated[
-        str | None, Option(help="Log to MLflow: a tracking server's address, or a folder.")
-    ] = None,
-    wandb: Annotated[
-        Path | None, Option(help="Write a Weights & Biases log here, offline; not in private runs.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending.
@@ -103,7 +97,7 @@ def train(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
-    from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog, WandbLog
+    from dpcohort.runs.callbacks import TensorBoardLog
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
@@ -131,10 +125,6 @@ def train(
             listeners: list[Callback] = [*callbacks]
             if tensorboard is not None:
                 listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
-            if mlflow is not None:
-                listeners.append(MLflowLog(mlflow, name=f"{title}, seed {job.seed}"))
-            if wandb is not None:
-                listeners.append(WandbLog(wandb, name=f"{title}, seed {job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
         for words in [] if as_json else run.warnings:
             console.print(f"note: {words}")
@@ -184,10 +174,15 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """What a program wants to know about finished runs."""
     from dpcohort.metrics import check_together
     from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
+    from dpcohort.runs.folder import RECEIPTS
+    from dpcohort.runs.receipts import read_receipts
     from dpcohort.runs.success import judged_words
 
     first, check = runs[0], check_together(run.check for run in runs)
-    receipts = [receipt for run in runs for receipt in run.receipts()]
+    # As they were written when each run ended: certified once.
+    receipts = [
+        receipt for run in runs for _, receipt in read_receipts((run.path or out) / RECEIPTS)
+    ]
     return {
         "out": str(out),
         "plan": first.plan.sha256,

@@ -297,6 +297,8 @@ def worth(
 
 
 def _print_curve(found: Worth) -> None:
+    from dpcohort.metrics import METRICS
+
     names = list(dict.fromkeys(found.sets))
     table = new_table(numbers=["every epsilon", "noise / clip", *names])
     curves = [found.curve(name) for name in names]
@@ -304,8 +306,10 @@ def _print_curve(found: Worth) -> None:
         cells = []
         for curve in curves:
             point = curve[place]
-            spread = f" ± {100 * point.half_width:.1f}" if point.count > 1 else ""
-            cells.append(f"{100 * point.mean:.1f}{spread} %")
+            shown = f"{100 * point.mean:.1f}"
+            if point.count > 1:
+                shown = METRICS["accuracy"].spread(point.mean, point.low, point.high)
+            cells.append(f"{shown} %")
         table.add_row(f"x {factor:g}", f"{found.noise[place]:.3g}", *cells)
     console.print(table)
 

@@ -14,4 +14,8 @@ if TYPE_CHECKING:
     from dpcohort.clients.client import Public as Public
     from dpcohort.clients.population import Population as Population
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    client="PUBLIC Budget Client Public",
+    population="Population",
+)

@@ -271,7 +271,7 @@ class Names(Sequence[str]):
         name: the name of a position.
 
     Example:
-        >>> names = kept_names(["north", "south"])
+        >>> names = _kept_names(["north", "south"])
         >>> names, names[1], names == ("north", "south")
         (('north', 'south'), 'south', True)
     """
@@ -301,11 +301,11 @@ class Names(Sequence[str]):
         return repr(tuple(self))
 
 
-def kept_names(names: Iterable[str]) -> Names:
+def _kept_names(names: Iterable[str]) -> Names:
     """Names kept as one text, in a quarter of the memory of a tuple.
 
     Example:
-        >>> kept_names(["a", "bc"])[1]
+        >>> _kept_names(["a", "bc"])[1]
         'bc'
     """
     parts, ends, rest = [""], array("q", [0]), iter(names)
@@ -993,7 +993,7 @@ class Population:
             if field != "ids":
                 column = shared(column)
             elif not isinstance(column, Names):
-                column = kept_names(column)
+                column = _kept_names(column)
             object.__setattr__(self, field, column)
 
     @cached_property

@@ -23,4 +23,12 @@ if TYPE_CHECKING:
     from dpcohort.config.template import commented_config as commented_config
     from dpcohort.config.template import table_config as table_config
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    schema="Section known_keys",
+    settings=(
+        "Config ConfigProblem Lines config_for_clients error_of key_lines load_config "
+        "loads_config words_of"
+    ),
+    template="EXAMPLES commented_config table_config",
+)

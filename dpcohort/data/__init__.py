@@ -35,4 +35,14 @@ if TYPE_CHECKING:
     from dpcohort.data.tables import dataset_from_table as dataset_from_table
     from dpcohort.data.tables import read_table as read_table
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    dataset="Dataset Normalisation dataset_from_arrays",
+    fetch="fetch_dataset",
+    load="DATASET_NAMES DatasetRow FileStatus check_dataset describe_datasets load_dataset",
+    partition=(
+        "Partition column_partition dirichlet_partition join_clients load_partition "
+        "paper_partition public_split save_partition"
+    ),
+    tables="TableColumns dataset_from_table read_table",
+)

@@ -39,4 +39,18 @@ if TYPE_CHECKING:
     from dpcohort.engine.rounds import outputs_on as outputs_on
     from dpcohort.engine.rounds import train_rounds as train_rounds
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    batched="BatchedEngine",
+    clipping=(
+        "CLIP_SLACK ClippedNetwork ClippingPath FlatLayout Loss can_be_mapped clip_factors "
+        "cross_entropy per_example_gradients"
+    ),
+    experiment="ClientRecords Engine Experiment draw_numbers",
+    randomness="Streams draw_positions",
+    reference="ReferenceEngine",
+    rounds=(
+        "Arrived ConstantStep EngineState Evaluator InverseRootStep InverseTimeStep "
+        "Optimiser ServerStep StepSize Trainer evaluator_on outputs_on train_rounds"
+    ),
+)

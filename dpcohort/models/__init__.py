@@ -24,4 +24,12 @@ if TYPE_CHECKING:
     from dpcohort.models.weights import freeze as freeze
     from dpcohort.models.weights import load_weights as load_weights
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    build="MODEL_NAMES build_model",
+    features="FEATURE_NAMES build_features precompute_features split_features without_features",
+    fixed_features="FixedFeatures ScatteringFeatures",
+    oriented="OrientedFeatures",
+    trainable="check_trainable parameter_count",
+    weights="described_weights freeze load_weights",
+)

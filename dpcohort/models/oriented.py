@@ -153,7 +153,7 @@ class OrientedFeatures(FixedFeatures):
         found = self.plain(images)
         if self.whitening == "none":
             return found
-        return F.normalize(times_upper(found - self._mean, self._root), eps=_LEAST_ENERGY)
+        return F.normalize(_times_upper(found - self._mean, self._root), eps=_LEAST_ENERGY)
 
     def plain(self, images: Tensor) -> Tensor:
         """The features before they are whitened."""
@@ -346,11 +346,11 @@ def whitening(
 _TILE = 512
 
 
-def times_upper(rows: Tensor, matrix: Tensor) -> Tensor:
+def _times_upper(rows: Tensor, matrix: Tensor) -> Tensor:
     """The product with an upper triangular matrix, without most of its zeros.
 
     Example:
-        >>> times_upper(torch.ones(1, 2), torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+        >>> _times_upper(torch.ones(1, 2), torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
         tensor([[1., 5.]])
     """
     ends = [*range(_TILE, len(matrix), _TILE), len(matrix)]

@@ -11,4 +11,7 @@ if TYPE_CHECKING:
     from dpcohort.report.figures import panels_at as panels_at
     from dpcohort.report.figures import save_selection_figure as save_selection_figure
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    figures="panels_at save_selection_figure",
+)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,18 +87,26 @@ def _one_panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of this size in inches with one panel, drawn in the style of papers."""
     from matplotlib.figure import Figure
 
+    class Picture(Figure):
+        """Shows itself in a notebook, whatever backend is in use there."""
+
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=120)
+            return content.getvalue()
+
     with paper_style():
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Picture(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
 
 
-def log_scale(*axes: Axis) -> None:
+def _log_scale(*axes: Axis) -> None:
     """Logarithmic axes with plain numbers at 1, 2 and 5 times a power of ten.
 
     Example:
         >>> from matplotlib.figure import Figure
         >>> axis = Figure().subplots()
-        >>> log_scale(axis.xaxis)
+        >>> _log_scale(axis.xaxis)
         >>> axis.get_xscale()
         'log'
     """
@@ -182,7 +191,7 @@ def _draw_band(
 def worth_figure(found: Worth) -> Figure:
     """Predicted accuracy against a common factor on all budgets, one line a kind of data set."""
     with _one_panel(4.2, 3.0) as (figure, axis):
-        log_scale(axis.xaxis)
+        _log_scale(axis.xaxis)
         for position, name in enumerate(dict.fromkeys(found.sets)):
             shown = [
                 replace(p, mean=100 * p.mean, low=100 * max(0, p.low), high=100 * min(1, p.high))
@@ -224,7 +233,7 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
             if points:
                 promised, spent = zip(*points, strict=True)
                 axis.scatter(promised, spent, s=16, marker=marker, color=colour, label=word)
-        log_scale(axis.xaxis, axis.yaxis)
+        _log_scale(axis.xaxis, axis.yaxis)
         axis.set(xlabel="promised ε", ylabel="certified ε spent")
         axis.legend(loc="upper left")
     return figure
@@ -309,7 +318,7 @@ def noise_figure(plan: Plan) -> Figure:
         if plan.adaptive is not None:
             stamp = " (NOT PRIVATE: raw reports)" if raw else ""
             axis.set_title(f"{plan.selection.rule}: noise for the caps{stamp}", fontsize=8)
-        log_scale(axis.xaxis, axis.yaxis)
+        _log_scale(axis.xaxis, axis.yaxis)
         axis.set(xlabel="privacy budget ε", ylabel="noise on the mean gradient / C")
         axis.legend(loc="upper right")
     return figure

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.runs.callbacks import MLflowLog as MLflowLog
     from dpcohort.runs.callbacks import ProgressBar as ProgressBar
     from dpcohort.runs.callbacks import TensorBoardLog as TensorBoardLog
-    from dpcohort.runs.callbacks import WandbLog as WandbLog
     from dpcohort.runs.configured import aggregation_for as aggregation_for
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
@@ -53,4 +51,22 @@ if TYPE_CHECKING:
     from dpcohort.runs.verification import Verification as Verification
     from dpcohort.runs.verification import verify_run as verify_run
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    callbacks="ProgressBar TensorBoardLog",
+    configured=(
+        "aggregation_for configured_data configured_job configured_optimiser "
+        "configured_population configured_training data_section held_out_within"
+    ),
+    continuation="replan",
+    evaluation=(
+        "SIMULATION_ONLY Comparison Interval compare_runs load_group mean_interval "
+        "summarise_seeds who_was_heard"
+    ),
+    folder="environment finite_json",
+    job="Job resolve_device",
+    receipts="NOT_PRIVATE Receipt make_receipts",
+    run="Callback Curve Run network_of records_for",
+    training="folder_name train train_group train_side_by_side",
+    verification="Finding Verification verify_run",
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of ``train``: a progress bar, TensorBoard, MLflow, Weights & Biases.
+"""Callbacks of ``train``: a progress bar, TensorBoard.
 
 They write what ``rounds.jsonl`` has, which is public, and nothing else of a client. How long a
 round took tells how many records were drawn, so of a private run no time is written or sent.
@@ -7,14 +7,13 @@ round took tells how many records were drawn, so of a private run no time is wri
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dpcohort.errors import InputError, missing_extra
+from dpcohort.errors import missing_extra
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.run import Run
 
@@ -38,30 +37,6 @@ def _scalars(record: RoundRecord, run: Run) -> Iterator[tuple[str, float]]:
         if found is not None:
             yield f"{run.metric.name}/{name}", found.score
             yield f"loss/{name}", found.loss
-
-
-def _settings(run: Run) -> dict[str, object]:
-    """What a tracker is told of a run before its rounds, all of it public."""
-    return {
-        "plan": run.plan.sha256,
-        "clients": len(run.plan.population),
-        "rule": run.plan.selection.rule,
-        "rounds": run.plan.training.rounds,
-        "cohort_size": run.plan.training.cohort_size,
-        "clip": run.plan.training.clip,
-        "noise_to_clip": run.plan.noise_to_clip,
-        "model": (run.settings.get("model") or {}).get("name"),
-        "data": (run.settings.get("data") or {}).get("name"),
-        "private": run.is_private,
-    }
-
-
-def _tool(name: str) -> Any:
-    """A module of somebody's tracker, or what to install for it."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) or error from None
 
 
 def _is_last(run: Run) -> bool:
@@ -161,7 +136,11 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._writer: Any = _tool("torch.utils.tensorboard").SummaryWriter(str(folder))
+        try:
+            tensorboard = import_module("torch.utils.tensorboard")
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) or error from None
+        self._writer: Any = tensorboard.SummaryWriter(str(folder))
 
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Write one round."""
@@ -174,144 +153,3 @@ class TensorBoardLog:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
-
-
-#: Stands for a time that is not told, in milliseconds since 1970; MLflow takes 0 for the present.
-_NO_TIME = 1
-
-
-class MLflowLog:
-    """A callback that logs public numbers to MLflow: settings, and what ``rounds.jsonl`` has.
-
-    A tracking server sees when something arrives. So of a private run everything is sent after the
-    last round, and every time in it is `_NO_TIME`. The experiment is made before the first round: a
-    server writes down when it was made.
-
-    Args:
-        place: address of a tracking server, or a folder; None is MLflow's own choice.
-        experiment: name of the experiment; it is made if it is not there.
-        name: of the run; by default its label.
-
-    Raises:
-        DataMissingError: mlflow is not installed.
-        InputError: the place does not answer.
-    """
-
-    def __init__(
-        self, place: str | Path | None = None, *, experiment: str = "dpcohort", name: str = ""
-    ) -> None:
-        entities, tracking = _tool("mlflow.entities"), _tool("mlflow.tracking")
-        self._metric, self._param = entities.Metric, entities.Param
-        self._name = name
-        uri = None if place is None else str(place)
-        if uri is not None and "://" not in uri:
-            uri = f"sqlite:///{_folder(uri) / 'mlflow.db'}"
-        self._client: Any = tracking.MlflowClient(tracking_uri=uri)
-        self._experiment = self._made(experiment)
-        self._id: str | None = None
-        self._waiting: list[Any] = []
-
-    def on_round(self, record: RoundRecord, run: Run) -> None:
-        """Send one round; of a private run keep it until the last one."""
-        secret, last = _keeps_time_secret(run), _is_last(run)
-        when = _NO_TIME if secret else int(1000 * time.time())
-        step = record.round + 1
-        self._waiting += [
-            self._metric(name.replace("/", "."), value, when, step)
-            for name, value in _scalars(record, run)
-        ]
-        if secret and not last:
-            return
-        if self._id is None:
-            name = self._name or str(run.settings.get("label", ""))
-            made = self._client.create_run(self._experiment, start_time=when, run_name=name)
-            self._id = made.info.run_id
-            params = [self._param(key, str(value)) for key, value in _settings(run).items()]
-            self._client.log_batch(self._id, params=params)
-        self._client.log_batch(self._id, metrics=self._waiting)
-        self._waiting = []
-        if last:
-            self._client.set_terminated(self._id, end_time=when)
-
-    def _made(self, experiment: str) -> str:
-        try:
-            found = self._client.get_experiment_by_name(experiment)
-            made = self._client.create_experiment(experiment) if found is None else None
-        except _tool("mlflow.exceptions").MlflowException as error:
-            raise InputError.because(f"MLflow's place does not answer: {error}") from None
-        return str(made if found is None else found.experiment_id)
-
-
-class WandbLog:
-    """A callback that logs public numbers to Weights & Biases, by default to files and offline.
-
-    W&B is told to look at nothing by itself: not at the machine, its load, the code or what is
-    printed. It writes the time of all that it gets, and cannot be kept from it, so it is refused in
-    a private training, before anything is spent. Such a run is logged when it is finished, at a
-    moment of your own: ``for record in run.history: log.on_round(record, run)``.
-
-    Args:
-        folder: where its folder ``wandb`` goes; ``wandb sync`` sends it.
-        project: name of the project.
-        name: of the run; by default its label.
-        mode: "offline", or "online" for an account of yours.
-
-    Raises:
-        DataMissingError: wandb is not installed.
-    """
-
-    #: A callback that has this is refused in private trainings.
-    writes_times = True
-
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        project: str = "dpcohort",
-        name: str = "",
-        mode: str = "offline",
-    ) -> None:
-        self._wandb = _tool("wandb")
-        self._folder, self._project, self._name, self._mode = folder, project, name, mode
-        self._run: Any = None
-
-    def on_round(self, record: RoundRecord, run: Run) -> None:
-        """Log one round."""
-        if self._run is None:
-            nothing_else = self._wandb.Settings(
-                console="off",
-                disable_code=True,
-                disable_git=True,
-                host="-",
-                silent=True,
-                x_disable_meta=True,
-                x_disable_stats=True,
-                x_save_requirements=False,
-            )
-            self._run = self._wandb.init(
-                dir=str(_folder(str(self._folder))),
-                project=self._project,
-                name=self._name or str(run.settings.get("label", "")),
-                mode=self._mode,
-                config=_settings(run),
-                settings=nothing_else,
-                reinit="create_new",
-            )
-        self._run.log(dict(_scalars(record, run)), step=record.round + 1)
-        if record.round + 1 >= run.plan.training.rounds:
-            self.close()
-
-    def close(self) -> None:
-        """End the run there, if there is one."""
-        if self._run is not None:
-            self._run.finish()
-        self._run = None
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path).resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError.because(f"{path} cannot be made: {error.strerror or error}.") from None
-    return folder

@@ -517,7 +517,7 @@ def _copy(source: Path, target: Path) -> None:
         ) from None
 
 
-def holders(after: Path, data: Dataset) -> dict[int, str] | None:
+def _holders(after: Path, data: Dataset) -> dict[int, str] | None:
     """Whose each record has been, in a run and those before it; None if its data were others.
 
     Args:
@@ -548,7 +548,7 @@ def carried_partition(
     Raises:
         InputError: the data are others, or too few records were nobody's.
     """
-    held = holders(after, data)
+    held = _holders(after, data)
     if held is None:
         raise InputError.because(
             f"{data.name} with {len(data)} records is not the data of {after}. Where data change, "
@@ -583,7 +583,7 @@ def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) 
     Raises:
         InputError: one has changed hands.
     """
-    held = holders(after, data)
+    held = _holders(after, data)
     for k, name in enumerate(plan.population.ids):
         for record in partition.client(k).tolist() if held else ():
             was = (held or {}).get(record, name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,12 @@ class Interval:
     def half_width(self) -> float:
         """Distance from the mean to either end."""
         return (self.high - self.low) / 2
+
+    def within(self, low: float, high: float) -> Interval:
+        """With its ends within a range; a single value's stay infinite."""
+        if self.count == 1:
+            return self
+        return replace(self, low=max(self.low, low), high=min(self.high, high))
 
     def excludes(self, value: float) -> bool:
         """Whether the value is outside."""
@@ -125,17 +131,20 @@ def summarise_seeds(runs: Sequence[Run]) -> SeedSummary:
     tests = [run.test for run in runs]
     classes = np.array([test.class_accuracy for test in tests], dtype=np.float64)
 
-    def over_seeds(values: Sequence[float]) -> Interval | None:
-        return mean_interval(values) if np.isfinite(values).all() else None
+    def over_seeds(values: Sequence[float], *, share: bool = True) -> Interval | None:
+        if not np.isfinite(values).all():
+            return None
+        found = mean_interval(values)
+        return found.within(0.0, 1.0) if share else found
 
     return SeedSummary(
         label=str(runs[0].settings["label"]),
         seeds=tuple(run.seed for run in runs),
         accuracy=over_seeds([test.accuracy for test in tests]),
-        loss=over_seeds([test.loss for test in tests]),
+        loss=over_seeds([test.loss for test in tests], share=False),
         class_accuracy=tuple(over_seeds(column.tolist()) for column in classes.T),
         metric=runs[0].metric.name,
-        score=over_seeds([test.score for test in tests]),
+        score=over_seeds([test.score for test in tests], share=runs[0].metric.is_share),
     )
 
 

@@ -550,7 +550,7 @@ def train_job(
         raise InputError.because(
             "A private training refuses callbacks that write when rounds ended (Weights & Biases): "
             "times tell how many records were drawn. Nothing was spent. Log the run when it is "
-            "finished: docs/how-to/notebook.md. TensorBoard and MLflow do without times."
+            "finished: docs/how-to/notebook.md. TensorBoard does without times."
         )
     return _trained([job], [out], resume=resume, listeners=listeners)[0]
 

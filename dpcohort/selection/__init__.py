@@ -22,4 +22,10 @@ if TYPE_CHECKING:
     from dpcohort.selection.solver import Solution as Solution
     from dpcohort.selection.solver import solve_selection as solve_selection
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    pooled="Pool solve_pooled",
+    problem="PlannedRule Selection SelectionProblem exact_costs paper_costs resolve_eta selected",
+    rules="rule_from_settings",
+    solver="SelectionPath Solution solve_selection",
+)

@@ -232,7 +232,7 @@ class Costs(NamedTuple):
     clipping_gap: float = 0.0
 
 
-def piece_of(costs: Costs, part: slice) -> Costs:
+def _piece_of(costs: Costs, part: slice) -> Costs:
     """The same instance for a contiguous part of the clients, infinite costs as caps at 0."""
     unbiased, noise = costs.unbiased[part], costs.noise[part]
     linear, floor, cap = (None if column is None else column[part] for column in costs[2:5])
@@ -311,7 +311,7 @@ def _totals(probabilities: FloatArray, costs: Costs) -> tuple[float, float, floa
     """F, the sum of p, and the smallest marginal cost of a client that can still be raised."""
     bias, noise, mass, cheapest, dearest = costs.clipping_gap, 0.0, 0.0, math.inf, 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], piece_of(costs, part)
+        p, local = probabilities[part], _piece_of(costs, part)
         marginal = _marginal(p, local)
         bias += float(np.abs(p - local.unbiased).sum())
         work = marginal if local.linear is None else marginal + 0.5 * local.linear
@@ -336,7 +336,7 @@ def _supporting_prices(
     """Prices x at which nobody would rather be raised, or nobody lowered; one price if both."""
     least, most = -math.inf, math.inf
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], piece_of(costs, part)
+        p, local = probabilities[part], _piece_of(costs, part)
         marginal = _marginal(p, local)
         # Where p equals u up to rounding, raising is paid at x and lowering at y.
         distance = p - local.unbiased
@@ -356,7 +356,7 @@ def _shortfall(probabilities: FloatArray, costs: Costs, price: float, objective:
     """Delta: what all clients together could still gain at the prices x and x + 2 F."""
     total = 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], piece_of(costs, part)
+        p, local = probabilities[part], _piece_of(costs, part)
         u = local.unbiased
         above = _marginal(p, local) - price
         below = above - 2.0 * objective
@@ -596,7 +596,7 @@ def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, flo
     """A width f and a price to begin with; any will do, good ones save passes."""
     if costs.unbiased.size > _SAMPLE_ABOVE:
         every = slice(None, None, costs.unbiased.size // _SAMPLE_SIZE)
-        sample = piece_of(costs, every)
+        sample = _piece_of(costs, every)
         factor = costs.unbiased.size / sample.unbiased.size
         low, high = floor[every] * factor, np.minimum(cap[every] * factor, 1.0)
         if low.sum() < 1.0 < high.sum() and bool((low <= high).all()):

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The planned rules, and how to make one from a name and settings.
 
-The paper's rule is here; the others are loaded when one of them is used.
+The paper's rule is here.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpcohort._lazy import names_on_use
 from dpcohort._validate import number
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES, make_rule
+from dpcohort.selection.other_rules import (
+    BestThreshold,
+    EpsilonProportional,
+    InverseNoise,
+    MinimumEpsilon,
+    Threshold,
+    Unbiased,
+    Uniform,
+)
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -25,25 +33,17 @@ from dpcohort.selection.problem import (
     resolve_eta,
 )
 
-if TYPE_CHECKING:
-    from dpcohort.selection.other_rules import BestThreshold as BestThreshold
-    from dpcohort.selection.other_rules import EpsilonProportional as EpsilonProportional
-    from dpcohort.selection.other_rules import GradientBound as GradientBound
-    from dpcohort.selection.other_rules import InverseNoise as InverseNoise
-    from dpcohort.selection.other_rules import MinimumEpsilon as MinimumEpsilon
-    from dpcohort.selection.other_rules import ParticipationCounts as ParticipationCounts
-    from dpcohort.selection.other_rules import PaymentCap as PaymentCap
-    from dpcohort.selection.other_rules import Threshold as Threshold
-    from dpcohort.selection.other_rules import Unbiased as Unbiased
-    from dpcohort.selection.other_rules import Uniform as Uniform
-
-_others, __getattr__ = names_on_use(__name__)
-
-__all__ = ["PrivacyAware", "rule_from_settings", *_others]
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_others]
+__all__ = [
+    "BestThreshold",
+    "EpsilonProportional",
+    "InverseNoise",
+    "MinimumEpsilon",
+    "PrivacyAware",
+    "Threshold",
+    "Unbiased",
+    "Uniform",
+    "rule_from_settings",
+]
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
@@ -86,10 +86,6 @@ class PrivacyAware(PlannedRule):
             noise, reported at ``"auto"``.
         floor: every client keeps at least this fraction of its unbiased probability.
         cap: no client gets more than this probability.
-
-    Example:
-        >>> PrivacyAware(bias_cap=0.2, floor=0.1)
-        PrivacyAware(eta=None, bias_cap=0.2, floor=0.1, cap=1.0)
     """
 
     name: ClassVar[str] = "privacy-aware"

@@ -449,7 +449,7 @@ def certified(
     )
 
 
-class Kinds(NamedTuple):
+class _Kinds(NamedTuple):
     """Clients by the kind of their noise cost; those with finite positive costs on their own."""
 
     mass: FloatArray  # u and a of the clients with finite positive costs
@@ -459,11 +459,11 @@ class Kinds(NamedTuple):
     decided: Decided
 
 
-def sort_out(costs: Costs) -> Kinds:
+def _sort_out(costs: Costs) -> _Kinds:
     """Tells public clients and infinite costs from the rest."""
     u, a, gap = costs.unbiased, costs.noise, costs.clipping_gap
     if float(a.min()) >= SMALLEST_COST and float(a.max()) <= LARGEST_COST:
-        return Kinds(u, a, None, None, Decided(clipping_gap=gap))
+        return _Kinds(u, a, None, None, Decided(clipping_gap=gap))
     barred, public = a > LARGEST_COST, a < SMALLEST_COST
     if barred.all():
         raise InputError.because(
@@ -474,10 +474,10 @@ def sort_out(costs: Costs) -> Kinds:
     some_public = bool(public.any())
     decided = Decided(forced_mass=float(u[barred].sum()), public=some_public, clipping_gap=gap)
     finite = ~(barred | public)
-    return Kinds(u[finite], a[finite], finite, public if some_public else None, decided)
+    return _Kinds(u[finite], a[finite], finite, public if some_public else None, decided)
 
 
-def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | None) -> FloatArray:
+def _assembled(u: FloatArray, kinds: _Kinds, thresholds: tuple[float, float] | None) -> FloatArray:
     """Probabilities of everybody from the thresholds; None keeps those with finite costs at u."""
     mass, noise = kinds.mass, kinds.noise
     p = mass.copy() if thresholds is None else np.empty_like(mass)
@@ -504,9 +504,9 @@ def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | Non
 
 def _solve_pure(costs: Costs) -> Solution:
     """Problem 1 as printed (with a clipping gap)."""
-    kinds = sort_out(costs)
+    kinds = _sort_out(costs)
     found = find_thresholds(kinds.mass, kinds.noise, kinds.decided) if kinds.mass.size else None
-    p = assembled(costs.unbiased, kinds, found)
+    p = _assembled(costs.unbiased, kinds, found)
     solution = certified(p, costs, found or (0.0, 0.0))
     if found is not None:
         return solution
@@ -575,7 +575,7 @@ class SelectionPath:
         self._costs, self._unavoidable = bounded_costs(given)
         self._is_pure = given.linear is None and floor is None and cap is None
         if self._is_pure:
-            self._kinds = sort_out(given)
+            self._kinds = _sort_out(given)
 
     @cached_property
     def _sorted(self) -> SortedCosts:
@@ -600,7 +600,7 @@ class SelectionPath:
         if self._is_pure:
             kinds = self._kinds
             if kinds.public is not None:
-                p = assembled(self._unbiased, kinds, (0.0, 0.0))
+                p = _assembled(self._unbiased, kinds, (0.0, 0.0))
             else:
                 inverse = 1.0 / kinds.noise
                 p = np.zeros_like(self._unbiased)
@@ -643,7 +643,7 @@ class SelectionPath:
             if moved < self._kinds.decided.forced_mass:
                 raise too_close(gap)
             lower, upper = self._sorted.prices_at(moved)
-            p = assembled(self._unbiased, self._kinds, (lower, upper))
+            p = _assembled(self._unbiased, self._kinds, (lower, upper))
         else:
             filled = fill_to_gap(self._costs, gap)
             if filled is None:

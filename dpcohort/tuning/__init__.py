@@ -23,4 +23,10 @@ if TYPE_CHECKING:
     from dpcohort.tuning.settings import changes_for as changes_for
     from dpcohort.tuning.settings import suggested_settings as suggested_settings
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    budgets="Gain Worth worth",
+    charged="selection_epsilon selection_mu tune_charged",
+    search="PROBLEMS Problem Tuned stand_in tune",
+    settings="Settings changes_for suggested_settings",
+)

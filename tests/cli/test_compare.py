@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 from dpcohort.config import commented_config
@@ -19,11 +21,22 @@ def test_a_grid_ends_in_a_sentence_and_its_runs_can_be_compared_again(
     terminal, digits_config, tmp_path
 ):
     out = tmp_path / "grid"
-    shown = terminal("compare", digits_config, "--seeds", 2, "--out", out, *SHORT)
+    files = ["--csv", tmp_path / "table.csv", "--latex", tmp_path / "table.tex"]
+    shown = terminal("compare", digits_config, "--seeds", 2, "--out", out, *files, *SHORT)
     sentence = next(line for line in shown.splitlines() if "better" in line or "worse" in line)
     assert "privacy-aware" in sentence
     assert "points" in shown
     found = terminal.json("compare", out / "unbiased", out / "privacy-aware")
+    rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
+    assert {row["runs"]: float(row["mean"]) for row in rows} == {
+        name: group["score"]["mean"] for name, group in found["groups"].items()
+    }
+    for row in rows:  # two seeds of a poor model: Student's interval is wider than all there is
+        assert 0 <= float(row["low"]) <= float(row["high"]) <= 1
+    lines = (tmp_path / "table.tex").read_text().splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrrrr}"
+    assert lines[2] == r"runs & test accuracy & 95 \% CI & loss & worst class & seeds \\"
+    assert [line.split(" & ")[0] for line in lines[4:6]] == list(found["groups"])
     assert found["comparisons"][0]["seeds"] == [0, 1]
     assert set(found["groups"]) == {"unbiased", "privacy-aware"}
     again = terminal("compare", out / "unbiased", out / "privacy-aware")

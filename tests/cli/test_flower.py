@@ -3,19 +3,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import socket
-import subprocess
 import sys
-import time
 import zipfile
 
 import pytest
 
 from dpcohort.cli import main
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.certificates import make_certificates
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
@@ -142,57 +137,6 @@ def test_the_demo_without_flower_names_the_extra(tmp_path, capsys, monkeypatch):
     assert main(["flower", "demo", "--out", str(tmp_path / "run")]) == 2
     assert "dpcohort[flower]" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def _gate(tls, port, **options):
-    command = [
-        sys.executable, "-m", "dpcohort", "flower", "gate", "--superlink", "1", "--port", str(port),
-        "--certificate", str(tls / "server.pem"), "--key", str(tls / "server.key"),
-        "--authority", str(tls / "ca.crt"),
-    ]  # fmt: skip
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
-
-
-def test_the_gate_serves_until_it_is_told_to_stop(tmp_path):
-    process = _gate(make_certificates(tmp_path), 0, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    try:
-        assert process.stdout.readline().startswith("ready: POST /v1/fleet/")
-        time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
-        assert (process.returncode, errors) == (0, "")
-    finally:
-        process.kill()
-
-
-def test_the_gate_says_that_its_port_is_taken(tmp_path, capsys):
-    tls = make_certificates(tmp_path)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        arguments = ["--superlink", "1", "--port", str(port), "--certificate", tls / "server.pem"]
-        more = ["--key", tls / "server.key", "--authority", tls / "ca.crt"]
-        assert main(["flower", "gate", *map(str, [*arguments, *more])]) == 2
-    assert f"127.0.0.1:{port}" in capsys.readouterr().err
-
-
-def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    own, other = make_certificates(tmp_path / "a"), make_certificates(tmp_path / "b")
-    arguments = [
-        "--superlink",
-        "1",
-        "--certificate",
-        own / "server.pem",
-        "--key",
-        own / "server.key",
-    ]
-    assert main(["flower", "gate", *map(str, [*arguments, "--authority", other / "ca.crt"])]) == 2
-    assert "not signed by the authority" in " ".join(capsys.readouterr().err.split())
 
 
 def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch):

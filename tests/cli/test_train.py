@@ -145,3 +145,18 @@ def test_private_models_are_released_once(terminal, tmp_path):
     terminal(*arguments, "--seeds", 2, code=2)
     assert "spend it several times" in terminal.errors
     assert not (tmp_path / "run").exists()
+
+
+def test_every_client_is_certified_once(terminal, digits_config, tmp_path, monkeypatch):
+    from dpcohort.runs import receipts, run
+
+    certified = []
+
+    def counting(plan, draws, **more):
+        certified.append(plan)
+        return receipts.make_receipts(plan, draws, **more)
+
+    monkeypatch.setattr(run, "make_receipts", counting)
+    shown = terminal("train", digits_config, "--out", tmp_path / "run", *SHORT)
+    assert "all promises hold" in shown
+    assert len(certified) == 1

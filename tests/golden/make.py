@@ -127,8 +127,6 @@ PLANNED: dict[str, list[str]] = {
     "best-threshold": ["selection.rule=best-threshold"],
     "minimum-epsilon": ["selection.rule=minimum-epsilon"],
     "inverse-noise": ["selection.rule=inverse-noise"],
-    "participation-counts": ["selection.rule=participation-counts"],
-    "payment-cap": ["selection.rule=payment-cap", "selection.spend=0.6"],
 }
 #: Plans whose rule chooses the cohorts during the training.
 ADAPTIVE: dict[str, list[str]] = {

@@ -14,8 +14,8 @@ from torch import nn
 
 from dpcohort import Run
 from dpcohort.engine import ConstantStep, Optimiser
-from dpcohort.errors import DataMissingError, InputError
-from dpcohort.runs import MLflowLog, ProgressBar, WandbLog, compare_runs, train
+from dpcohort.errors import InputError
+from dpcohort.runs import ProgressBar, compare_runs, train
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,7 @@ def test_a_network_without_a_name_is_given_again(plan, digits, tmp_path):
 def test_plot_and_report(plan, digits, tmp_path):
     run = train(plan, "logistic", digits, device="cpu", out=tmp_path / "run")
     assert run.plot().axes
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
     page = run.report(tmp_path / "page.html", data=digits)
     assert "last iterate" in page.read_text(encoding="utf-8")
     with pytest.raises(InputError, match="out="):
@@ -117,145 +118,6 @@ def test_without_tqdm_the_bar_is_richs(plan, digits, monkeypatch, capsys):
     shown = capsys.readouterr()
     assert f"{plan.training.rounds}/{plan.training.rounds}" in shown.err
     assert shown.out == ""
-
-
-class _Client:
-    """Stands in for MLflow's client; keeps what it was sent, and after which round."""
-
-    def __init__(self, tracking_uri=None):
-        self.sent, self.times, self.uri = [], set(), tracking_uri
-        self.experiments = []
-
-    def get_experiment_by_name(self, name):
-        return None
-
-    def create_experiment(self, name):
-        if self.uri.endswith(":2"):
-            raise RuntimeError("refused")
-        self.experiments.append(name)
-        return name
-
-    def create_run(self, where, start_time, run_name):
-        self.times.add(start_time)
-        info = type("Info", (), {"run_id": "1"})
-        return type("Made", (), {"info": info})
-
-    def log_batch(self, run_id, metrics=(), params=()):
-        self.sent.append([*metrics, *params])
-        self.times |= {when for _, _, when, _ in metrics}
-
-    def set_terminated(self, run_id, end_time):
-        self.times.add(end_time)
-
-
-@pytest.fixture
-def mlflow(monkeypatch):
-    stand_in(monkeypatch, "mlflow")
-    entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
-    stand_in(monkeypatch, "mlflow.entities", **entities)
-    stand_in(monkeypatch, "mlflow.tracking", MlflowClient=_Client)
-    stand_in(monkeypatch, "mlflow.exceptions", MlflowException=RuntimeError)
-
-
-def test_mlflow_gets_public_numbers_round_by_round(plan, digits, tmp_path, mlflow):
-    log = MLflowLog(tmp_path / "tracked")
-    train(plan, "logistic", digits, device="cpu", evaluate_every=3, callbacks=[log])
-    assert log._client.uri == f"sqlite:///{tmp_path / 'tracked' / 'mlflow.db'}"
-    settings, *rounds = log._client.sent
-    assert len(rounds) == plan.training.rounds
-    assert ("plan", plan.sha256) in settings
-    names = {name for part in rounds for name, *_ in part}
-    assert names == {"noise.largest", "noise.smallest", "accuracy.model", "loss.model"}
-
-
-def test_mlflow_learns_no_time_of_a_private_run(plan, digits, mlflow):
-    seen = []
-
-    class Watch:
-        def on_round(self, record, run):
-            seen.append(len(log._client.sent))
-
-    log = MLflowLog("http://127.0.0.1:1")
-    assert log._client.experiments == ["dpcohort"]  # made before the first round, not when it ended
-    train(plan, "logistic", digits, device="cpu", private_entropy=True, callbacks=[log, Watch()])
-    assert seen == [0] * (plan.training.rounds - 1) + [2]  # all at the end
-    assert len(log._client.times) == 1
-
-
-def test_a_server_that_does_not_answer_is_named_before_anything_is_trained(mlflow):
-    with pytest.raises(InputError, match="does not answer: refused"):
-        MLflowLog("http://127.0.0.1:2")
-
-
-def test_mlflow_is_named_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(DataMissingError, match=r"dpcohort\[mlflow\]"):
-        MLflowLog()
-
-
-class _Wandb:
-    """Stands in for a run of Weights & Biases; keeps what it was given."""
-
-    def __init__(self, **asked):
-        self.asked, self.rows, self.finished = asked, [], False
-
-    def log(self, row, step):
-        self.rows.append((step, row))
-
-    def finish(self):
-        self.finished = True
-
-
-@pytest.fixture
-def wandb(monkeypatch):
-    made = []
-    begin = {"init": lambda **asked: made.append(_Wandb(**asked)) or made[-1], "Settings": dict}
-    stand_in(monkeypatch, "wandb", **begin)
-    return made
-
-
-def test_wandb_gets_public_numbers_offline_and_looks_at_nothing(plan, digits, tmp_path, wandb):
-    log = WandbLog(tmp_path / "tracked", name="mine")
-    train(plan, "logistic", digits, device="cpu", evaluate_every=3, callbacks=[log])
-    (told,) = wandb
-    assert told.asked["mode"] == "offline"
-    assert told.asked["dir"] == str(tmp_path / "tracked")
-    assert told.asked["config"]["plan"] == plan.sha256
-    looking = told.asked["settings"]
-    assert looking["x_disable_stats"]
-    assert looking["x_disable_meta"]
-    assert looking["console"] == "off"
-    assert [step for step, _ in told.rows] == [*range(1, plan.training.rounds + 1)]
-    assert set(told.rows[-1][1]) == {
-        "noise/largest",
-        "noise/smallest",
-        "accuracy/model",
-        "loss/model",
-    }
-    assert told.finished
-
-
-def test_wandb_is_refused_in_a_private_training_and_takes_the_finished_run(
-    plan, digits, tmp_path, wandb
-):
-    log, out = WandbLog(tmp_path), tmp_path / "run"
-    private = {"device": "cpu", "private_entropy": True, "out": out}
-    with pytest.raises(InputError, match=r"tell how many records were drawn. Nothing was spent"):
-        train(plan, "logistic", digits, callbacks=[log], **private)
-    assert not out.exists()
-    assert wandb == []
-    train(plan, "logistic", digits, **private)
-    run = Run.load(out)
-    for record in run.history:
-        log.on_round(record, run)
-    assert len(wandb[0].rows) == plan.training.rounds
-    assert wandb[0].finished
-
-
-def test_wandb_is_named_where_it_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(DataMissingError, match=r"dpcohort\[wandb\]"):
-        WandbLog(tmp_path)
 
 
 def test_a_run_that_says_nothing_of_its_inputs_predicts_nothing(plan, digits):

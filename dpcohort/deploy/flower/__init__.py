@@ -19,4 +19,10 @@ if TYPE_CHECKING:
     from dpcohort.deploy.flower.kit import write_kit as write_kit
     from dpcohort.deploy.flower.rounds import federate as federate
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    dropin="PrivacyAwareStrategy PrivacyMod",
+    federation="Federation",
+    kit="write_kit",
+    rounds="federate",
+)

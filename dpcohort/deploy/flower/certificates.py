@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS certificates and node keys for a trial, and the checks of those that are given.
+"""TLS certificates and node keys for a trial.
 
 A trial's certificates are made and its authority's key is thrown away, so nobody can sign another
-server into the same federation. A real federation brings its own certificates; they are checked the
-same way. Needs ``cryptography``, which comes with Flower.
+server into the same federation. A real federation brings its own certificates. Needs
+``cryptography``, which comes with Flower.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.deploy.guard.files import write_secret
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import InputError
 
 try:
     from cryptography import x509
@@ -55,8 +55,8 @@ def make_certificates(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     made = make_certificates(Path(folder))
-        ...     check_certificate(made / "server.pem", authority=made / "ca.crt", host="localhost")
+        ...     sorted(path.name for path in make_certificates(Path(folder)).iterdir())
+        ['ca.crt', 'server.key', 'server.pem']
     """
     whole_number("days", days, at_least=1, at_most=3650)
     if not hosts or not all(hosts):
@@ -125,48 +125,6 @@ def key_fingerprint(public: str | bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def check_certificate(
-    certificate: Path, *, authority: Path, host: str, at: datetime | None = None
-) -> None:
-    """Refuse a server certificate that nodes would not accept, before anything is started.
-
-    Args:
-        certificate: the server's.
-        authority: what the nodes are given to check it with.
-        host: the name or address by which they reach it.
-        at: when; now by default.
-
-    Raises:
-        InputError: expired, not valid yet, of another authority, or for other hosts.
-    """
-    now = datetime.now(UTC) if at is None else at
-    own, ca = _read(certificate), _read(authority)
-    for path, found in ((certificate, own), (authority, ca)):
-        if now > found.not_valid_after_utc:
-            raise FileFormatError(
-                path,
-                f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}. Make new ones "
-                "and give every client the new ca.crt.",
-            )
-        if now < found.not_valid_before_utc:
-            begin = f"{found.not_valid_before_utc:%Y-%m-%d %H:%M}"
-            raise FileFormatError(
-                path, f"the certificate is valid from {begin} UTC on. Check this machine's clock."
-            )
-    try:
-        own.verify_directly_issued_by(ca)
-    except Exception:  # of another name, another key, or a signature that does not hold
-        raise FileFormatError(
-            certificate, f"it was not signed by the authority in {authority}. Use its own ca.crt."
-        ) from None
-    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if _host(host) not in list(names):
-        listed = ", ".join(str(name.value) for name in names)
-        raise FileFormatError(
-            certificate, f"it is for {listed}, not for {host}. Make one that names {host}."
-        )
-
-
 def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
@@ -214,15 +172,6 @@ def _certificate(
     for extension, is_critical in extensions:
         builder = builder.add_extension(extension, critical=is_critical)
     return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
-
-
-def _read(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise FileFormatError(path, f"it cannot be read: {error.strerror}.") from None
-    except ValueError:
-        raise FileFormatError(path, "it is not a certificate in PEM.") from None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deployment kit: a folder with everything for SuperLink, gate, nodes and guards.
+"""The deployment kit: a folder with everything for SuperLink, nodes and guards.
 
 ::
 
@@ -147,8 +147,8 @@ def write_kit(
         run: name of the run.
         normalisation: public constants that scale the clients' inputs.
         table: how the clients' tables are read, where their data are tables.
-        host: name or address by which clients reach the gate.
-        gate_port: where the gate listens.
+        host: name or address by which clients reach the reverse proxy.
+        gate_port: where the reverse proxy listens (nginx.conf of the kit).
         superlink_port: where the SuperLink listens, on the loopback address.
         days: how long the certificates are valid.
         trial: guards may be asked by their own user, and answer at once.
@@ -437,7 +437,7 @@ def _write_server(
         place.mkdir(parents=True)
     write_text(kit / "README.md", kit_text("operator.md", **values))
     write_text(server / "flwr" / "config.toml", kit_text("config.toml", **values))
-    for name in ("dpcohort-superlink.service", "dpcohort-gate.service", "nginx.conf"):
+    for name in ("dpcohort-superlink.service", "nginx.conf"):
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
     for name in ("__init__.py", "server_app.py", "client_app.py"):

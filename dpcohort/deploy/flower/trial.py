@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole federation on one machine, each part a process of its own: for the demo and for tests.
 
-SuperLink, gate, nodes and guards are started as a kit's units would start them, with TLS and
+SuperLink, nodes and guards are started as a kit's units would start them, with TLS and
 authentication, on free ports of the loopback address. Guards run as the same user here, which a
 real client's owner would not do.
 
@@ -230,30 +230,17 @@ class Trial:
         processes: where they run.
         sockets: where each client's guard listens, in the plan's order; paths must be short.
         superlink_port: as in the kit.
-        gate_port: as in the kit.
     """
 
     kit: Path
     processes: Processes
     sockets: Mapping[str, Path]
     superlink_port: int
-    gate_port: int
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients, in the plan's order."""
         return tuple(self.sockets)
-
-    def start_server(self) -> None:
-        """Start SuperLink and gate; return when both listen."""
-        tls = self.kit / "server" / "tls"
-        self.start("gate", [
-            *_DPCOHORT, "flower", "gate", "--host", "127.0.0.1", "--port", self.gate_port,
-            "--superlink", self.superlink_port, "--certificate", tls / "server.pem",
-            "--key", tls / "server.key", "--authority", tls / "ca.crt",
-        ])  # fmt: skip
-        self.start_superlink()
-        self.processes.await_port("gate", self.gate_port, seconds=_START)
 
     def start_superlink(self) -> None:
         """Start the SuperLink; return when it listens."""
@@ -291,10 +278,10 @@ class Trial:
                 )
 
     def start_node(self, client: str) -> None:
-        """Start a client's node, which reaches the SuperLink through the gate alone."""
+        """Start a client's node."""
         folder = client_folder(self.kit, client)
         self.start(self.named("node", client), [
-            *_DPCOHORT, "flower", "node", "--superlink", f"127.0.0.1:{self.gate_port}",
+            *_DPCOHORT, "flower", "node", "--superlink", f"127.0.0.1:{self.superlink_port}",
             "--authority", folder / "ca.crt", "--key", folder / "node.key",
             "--guard", self.sockets[client],
         ], home=folder / "flwr")  # fmt: skip
@@ -387,7 +374,6 @@ _SAY = Callable[[str], None]
 def demo_settings(
     *,
     rounds: int = 3,
-    gate_port: int = 9443,
     superlink_port: int = 8000,
     timeout: float = 120.0,
     pooled: int = 0,
@@ -396,7 +382,6 @@ def demo_settings(
 
     Args:
         rounds: how many.
-        gate_port: where the gate listens.
         superlink_port: where the SuperLink listens.
         timeout: seconds for an exchange.
         pooled: not 0: so many clients, with budgets as those of the three, who pool their noise and
@@ -440,7 +425,6 @@ def demo_settings(
         "optimiser": {"learning_rate": 2.0},
         "normalisation": data.normalisation,
         "test": "digits",
-        "gate_port": gate_port,
         "superlink_port": superlink_port,
         "timeout": timeout,
         "trial": True,
@@ -485,14 +469,13 @@ def trial(
             processes=processes,
             sockets={client: sockets / f"{i}.sock" for i, client in enumerate(clients)},
             superlink_port=settings["superlink_port"],
-            gate_port=settings["gate_port"],
         )
 
 
 def start_all(
     federation: Trial, say: _SAY, start_node: Callable[[Trial, str], None] = Trial.start_node
 ) -> None:
-    """Start guards, SuperLink, gate and nodes, in the order in which they need each other.
+    """Start guards, SuperLink and nodes, in the order in which they need each other.
 
     Args:
         federation: whose.
@@ -501,8 +484,8 @@ def start_all(
     """
     for client in federation.clients:
         federation.start_guard(client, new_ledger=True)
-    federation.start_server()
-    say(f"SuperLink on 127.0.0.1:{federation.superlink_port}, gate on port {federation.gate_port}")
+    federation.start_superlink()
+    say(f"SuperLink on 127.0.0.1:{federation.superlink_port}")
     federation.register()
     say(f"{len(federation.clients)} public keys registered")
     for client, place in federation.sockets.items():
@@ -545,10 +528,8 @@ def run_demo(
     version = flower_version()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
-    superlink, gate = free_ports(2)
-    settings, records = demo_settings(
-        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=3 if pooled else 0
-    )
+    (port,) = free_ports(1)
+    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=3 if pooled else 0)
     plan = settings["plan"]
     say(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "

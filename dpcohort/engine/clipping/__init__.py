@@ -21,4 +21,11 @@ if TYPE_CHECKING:
     from dpcohort.engine.clipping.per_example import per_example_gradients as per_example_gradients
     from dpcohort.engine.clipping.per_example import refuse_unfit_layers as refuse_unfit_layers
 
-__all__, __getattr__ = names_on_use(__name__)
+__all__, __getattr__, __dir__ = names_on_use(
+    __name__,
+    network="ClippedNetwork ClippingPath not_proved_apart",
+    per_example=(
+        "CLIP_SLACK FlatLayout Loss can_be_mapped clip_factors clip_rows cross_entropy "
+        "per_example_gradients refuse_unfit_layers"
+    ),
+)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the explorer in the page needs: noise at the stops of its sliders, computed here.
+"""What the explorer in the page needs: selections and noise for its sliders, computed here.
 
-The page solves the selection by itself (``assets/solver.js``). What it cannot do is calibrate: so
-the noise levels that selection weighs are computed here for every stop of the two sliders that
-change them (rounds, one client's epsilon), by the functions that planning uses, and the page has
-the same probabilities as ``dpcohort what-if``. The noise that a client would add is a table over
-its draws. More draws never need less noise, so between two entries the page shows at most the next
-one, and never less than what was calibrated; ``margin`` is how far it raises a straight line.
+The page solves and calibrates nothing. For every number of rounds on its slider the optimum of
+Problem 1 is computed here over eta, by the functions that planning uses, at as many eta as it takes
+for a straight line in log eta to lie close to what is between them; the page draws that line. What
+one client's epsilon changes is computed for the plan's other settings. The noise that a client
+would add is a table over its draws. More draws never need less noise, so between two entries the
+page shows at most the next one, and never less than what was calibrated; ``margin`` is how far it
+raises a straight line.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -28,6 +30,8 @@ from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
 from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.selection.problem import SelectionProblem, exact_costs, paper_costs
+from dpcohort.selection.rules import PrivacyAware
 
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
@@ -42,6 +46,9 @@ _MOST_CALIBRATIONS = 4_000
 
 #: Entries of the table of noise over draws.
 _ENTRIES = 10
+
+#: Etas of a path: at least and at most. More are added where a line is farther off than this.
+_FEWEST_ETAS, _MOST_ETAS, _CLOSE = 9, 33, 2e-3
 
 #: Added to every margin: what a certificate's own rounding usually asks for.
 _LEAST_MARGIN = 1e-3
@@ -66,10 +73,12 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
     entries = _entries(max(rounds) * training.cohort_size)
     everyone = np.arange(len(population))
     levels = _levels(plan, everyone, population.epsilon, rounds)
+    problems = [_problem(plan, *found, t) for found, t in zip(levels, rounds, strict=True)]
+    at_plan = levels[rounds.index(training.rounds)]
     aware = plan.selection.rule == "privacy-aware"
     settings = dict(plan.selection.settings) if aware else {}
     columns = ("sizes", "epsilon", "delta", "public")
-    shared = ("cohort_size", "local_steps", "dimension", "smoothness")
+    shared = ("cohort_size", "local_steps", "smoothness")
     return {
         "available": True,
         "ids": list(population.ids),
@@ -86,13 +95,12 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
         "bias_cap": settings.get("bias_cap", 0.5),
         "floor": settings.get("floor", 0.0),
         "cap": settings.get("cap", 1.0),
-        "noise_model": plan.noise_model,
         "accountant": plan.contract.accountant,
         "rounds": rounds,
         "rounds_now": rounds.index(training.rounds),
-        "levels": [{"level": a.tolist(), "floor": b.tolist()} for a, b in levels],
+        "paths": [_path_table(plan, problem, settings) for problem in problems],
         "epsilon_factors": list(EPSILON_FACTORS),
-        "changed": _changed_levels(plan, rounds, changeable),
+        "changed": _changed(plan, at_plan, changeable, settings),
         "noise": _noise_table(plan, entries, changeable),
     }
 
@@ -181,22 +189,89 @@ def _levels(
     return list(zip(level, floor, strict=True))
 
 
-def _changed_levels(plan: Plan, rounds: list[int], clients: IntArray) -> dict[str, Any]:
-    """The same for each changeable client at every stop of its epsilon: [round stop][factor]."""
+def _problem(plan: Plan, level: FloatArray, floor: FloatArray, rounds: int) -> SelectionProblem:
+    """The plan's problem at another number of rounds, or for another level and floor of noise."""
+    training = replace(plan.training, rounds=rounds)
+    if plan.noise_model == "exact":
+        noise, linear = exact_costs(
+            level,
+            floor,
+            dimension=training.dimension,
+            total_draws=training.total_draws,
+            local_steps=training.local_steps,
+        )
+    else:
+        noise, linear = paper_costs(level, dimension=training.dimension)
+    return replace(
+        plan.problem, noise_costs=noise, linear_costs=linear, total_steps=training.total_steps
+    )
+
+
+def _path_table(plan: Plan, problem: SelectionProblem, settings: Mapping[str, Any]) -> Any:
+    """The optimum over eta, at points between which a line in log eta is close; then the limit.
+
+    The largest distance, half of ``||p - line||_1`` halfway between two points, is ``error``.
+    """
+    floor, cap = settings.get("floor", 0.0), settings.get("cap", 1.0)
+    path = problem.path(
+        floor=floor * problem.unbiased if floor > 0.0 else None,
+        cap=np.full(problem.size, cap) if cap < 1.0 else None,
+    )
+    low, high = _eta_range(plan)
+    start = [*np.geomspace(low, high, _FEWEST_ETAS).tolist(), problem.eta("auto")]
+    start += [plan.selection.eta] if low <= plan.selection.eta <= high else []
+    rows = {eta: path.at(eta).probabilities for eta in start}
+    between: dict[float, FloatArray] = {}
+    waiting: list[tuple[float, float, float, float]] = []
+
+    def look_between(low: float, high: float) -> None:
+        middle = math.sqrt(low * high)
+        line = (rows[low] + rows[high]) / 2.0
+        between[middle] = path.at(middle).probabilities
+        distance = float(np.abs(between[middle] - line).sum()) / 2.0
+        heapq.heappush(waiting, (-distance, low, middle, high))
+
+    for pair in pairwise(sorted(rows)):
+        look_between(*pair)
+    while waiting[0][0] < -_CLOSE and len(rows) < _MOST_ETAS:
+        _, low, middle, high = heapq.heappop(waiting)
+        rows[middle] = between[middle]
+        look_between(low, middle)
+        look_between(middle, high)
+    etas = sorted(rows)
+    found = [*(rows[eta] for eta in etas), path.limit]
+    return {
+        "eta": etas,
+        "p": [[float(f"{value:.7g}") for value in row.tolist()] for row in found],
+        "noise": [math.sqrt(problem.total_steps * _noise(problem, row)) for row in found],
+        "error": -waiting[0][0],
+    }
+
+
+def _noise(problem: SelectionProblem, p: FloatArray) -> float:
+    """Squared norm of a step's noise over the clip, per unit of eta."""
+    drawn = p > 0.0
+    a, b, p = problem.noise_costs[drawn], problem.linear_costs[drawn], p[drawn]
+    return float(((a * p + b) * p).sum())
+
+
+def _changed(
+    plan: Plan, at_plan: tuple[FloatArray, FloatArray], clients: IntArray, settings: dict[str, Any]
+) -> dict[str, list[float]]:
+    """Each changeable client's probability at every stop of its epsilon, all else as planned."""
     if clients.size == 0:
         return {}
-    in_order = np.sort(clients)
-    by_factor = [
-        _levels(plan, in_order, factor * plan.population.epsilon[in_order], rounds)
-        for factor in EPSILON_FACTORS
-    ]
-    return {
-        str(k): {
-            "level": [[float(f[r][0][i]) for f in by_factor] for r in range(len(rounds))],
-            "floor": [[float(f[r][1][i]) for f in by_factor] for r in range(len(rounds))],
-        }
-        for i, k in enumerate(in_order.tolist())
-    }
+    in_order, rule = np.sort(clients), PrivacyAware(**settings)
+    found: dict[str, list[float]] = {str(k): [] for k in in_order.tolist()}
+    for factor in EPSILON_FACTORS:
+        epsilon = factor * plan.population.epsilon[in_order]
+        [changed] = _levels(plan, in_order, epsilon, [plan.training.rounds])
+        for i, k in enumerate(in_order.tolist()):
+            level, floor = (column.copy() for column in at_plan)
+            level[k], floor[k] = changed[0][i], changed[1][i]
+            problem = _problem(plan, level, floor, plan.training.rounds)
+            found[str(k)].append(float(rule.select(problem).probabilities[k]))
+    return found
 
 
 def _entries(most: int) -> IntArray:

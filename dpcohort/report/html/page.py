@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from dpcohort.data import Dataset
 
 #: In the order in which the page runs them.
-_SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
+_SCRIPTS = ("noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
 
 _NEEDS = "The HTML report needs jinja2 and plotly: pip install 'dpcohort[report]'."
 

@@ -2,26 +2,32 @@
 from __future__ import annotations
 
 import configparser
+import http.client
 import json
 import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
+import time
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dpcohort.consent import allow_code
-from dpcohort.deploy.flower.gate import is_fleet_call
+from dpcohort.deploy.flower.certificates import make_certificates
 from dpcohort.deploy.flower.kit import kit_text, own_model_files
+from dpcohort.deploy.flower.trial import free_ports
 
 VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
 CLIENTS = {"guard": "ward 7 100%", "node": "ward 7\nExecStart=evil"}
 UNITS = {
     name: kit_text(f"dpcohort-{name}.service", **VALUES, client=CLIENTS.get(name))
-    for name in ("superlink", "gate", "guard", "node")
+    for name in ("superlink", "guard", "node")
 }
 
 
@@ -63,7 +69,7 @@ def test_units_see_no_processes_of_others_and_hold_no_rights(name):
     assert wanted.items() <= service.items()
     assert "PrivateUsers" not in service  # a guard must know who asks
     # torch compiles convolutions: the guard and the server could not train under it.
-    assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "node"))
+    assert ("MemoryDenyWriteExecute" in service) == (name == "node")
 
 
 def test_the_node_cannot_read_the_guards_processor_time():
@@ -119,19 +125,102 @@ def test_a_clients_name_cannot_add_a_line():
     assert len(re.findall(r"^ExecStart=", UNITS["node"], re.MULTILINE)) == 1
 
 
-def test_the_proxy_has_the_rule_of_the_gate():
+#: What reaches the SuperLink's port through the proxy, and what must not.
+ASKED = [
+    ("POST", "/v1/fleet/pull-messages", True),
+    ("POST", "/v1/fleet/push_object", True),
+    ("GET", "/v1/fleet/pull-messages", False),
+    ("PUT", "/v1/fleet/pull-messages", False),
+    ("POST", "/v1/fleet/", False),
+    ("POST", "/v1/fleet", False),
+    ("POST", "/v1/fleet/a/b", False),
+    ("POST", "/v1/fleet/../control/start-run", False),
+    ("POST", "/v1/fleet/%2e%2e/control/start-run", False),
+    ("POST", "/v1/fleet/x/../../control/start-run", False),
+    ("POST", "/v1/control/../fleet/pull-messages", False),
+    ("POST", "/v1/control/%2e%2e/fleet/pull-messages", False),
+    ("POST", "/v1/fleet//control", False),
+    ("POST", "//v1/fleet/pull-messages", False),
+    ("POST", "/v1/fleet/pull-messages?x=/v1/control", False),
+    ("POST", "/v1/fleet/pull-messages.x", False),
+    ("POST", "/v1/control/list-runs", False),
+    ("POST", "/v1/runtime/acquire-task", False),
+    ("GET", "/docs", False),
+]
+
+
+def test_the_proxy_passes_the_calls_of_nodes_and_nothing_else():
     text = kit_text("nginx.conf", **VALUES)
-    (pattern,) = re.findall(r'location ~ "(.*)" \{', text)
-    paths = [
-        "/v1/fleet/pull-messages", "/v1/fleet/push_object", "/v1/fleet/", "/v1/fleet",
-        "/v1/control/start-run", "/v1/fleet/../control/start-run", "/v1/fleet/a/b", "/docs",
-        "/v1/fleet/pull-messages.x", "/x/v1/fleet/pull-messages",
-    ]  # fmt: skip
-    for path in paths:
-        assert (re.search(pattern, path) is not None) == is_fleet_call("POST", path), path
+    (pattern,) = re.findall(r'if \(\$request_uri !~ "(.*)"\) { return 403; }', text)
+    for method, path, passes in ASKED:
+        assert (method == "POST" and re.search(pattern, path) is not None) is passes, path
     assert "location / { return 403; }" in text
     assert "limit_except POST { deny all; }" in text
     assert "proxy_ssl_verify on;" in text
+
+
+def _until_it_listens(link):
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return link.connect()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
+def test_nginx_lets_the_calls_of_nodes_through_and_nothing_else(tmp_path):
+    make_certificates(tmp_path)
+    seen: list[str] = []
+
+    class SuperLink(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.path)
+            self.send_response(201)
+            self.end_headers()
+            self.wfile.write(self.headers["X-Signature"].encode() + body)
+
+        do_GET = do_PUT = do_POST  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (port,) = free_ports(1)
+    values = {**VALUES, "gate": f"127.0.0.1:{port}", "superlink": server.server_address[1]}
+    block = kit_text("nginx.conf", **values).replace("/srv/dpcohort/tls", str(tmp_path))
+    temporary = "".join(
+        f"{name}_temp_path {tmp_path / name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}{block}}}\n"
+    )
+    words = ["-p", tmp_path, "-e", "stderr", "-c", tmp_path / "nginx.conf", "-g", "daemon off;"]
+    nginx = subprocess.Popen([str(shutil.which("nginx")), *words])
+    try:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+        for method, path, passes in ASKED:
+            link = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+            _until_it_listens(link)
+            link.request(method, path, body=b" body", headers={"X-Signature": "signed"})
+            reply = link.getresponse()
+            content = reply.read()
+            assert reply.status == (201 if passes else 403), path
+            assert not passes or content == b"signed body"
+            link.close()
+    finally:
+        nginx.terminate()
+        nginx.wait(timeout=30)
+    server.shutdown()
+    server.server_close()
+    assert seen == [path for _, path, passes in ASKED if passes]
 
 
 def test_the_app_names_its_parts_and_every_setting_of_a_run():

@@ -139,17 +139,15 @@ def test_the_apps_carry_reports_in_flowers_own_messages(asking, tmp_path, capsys
     _adds_up(asking, tmp_path / "run")
 
 
-def test_over_superlink_gate_supernodes_and_guards(tmp_path):
+def test_over_superlink_supernodes_and_guards(tmp_path):
     """Processes of their own, TLS, keys: the transport that a deployment has.
 
     With one client, for every process takes seconds to start; several are told apart by
     ``test_adapter.py`` and in ``benchmarks/flower_faults.py``.
     """
     pytest.importorskip("flwr.app")
-    superlink, gate = free_ports(2)
-    settings = small_settings(
-        plan=_plan(clients=1, rounds=2), timeout=240.0, superlink_port=superlink, gate_port=gate
-    )
+    (port,) = free_ports(1)
+    settings = small_settings(plan=_plan(clients=1, rounds=2), timeout=240.0, superlink_port=port)
     records = demo_records(settings["plan"], load_dataset("digits"))
     # A socket's path may have about a hundred characters.
     with tempfile.TemporaryDirectory(prefix="dpc-") as folder:

@@ -38,7 +38,6 @@ def trial(small, tmp_path):
         processes=_Noted(tmp_path / "logs"),
         sockets={"ward 7": tmp_path / "0.sock", "lab": tmp_path / "1.sock"},
         superlink_port=8000,
-        gate_port=9443,
     )
 
 
@@ -47,12 +46,11 @@ def _options(command):
 
 
 def test_parts_are_started_with_the_options_of_the_units(trial):
-    trial.start_server()
+    trial.start_superlink()
     trial.start_node("lab")
     units = {
         "superlink": "dpcohort-superlink.service",
         "node-1": "dpcohort-node.service",
-        "gate": "dpcohort-gate.service",
     }
     for name, file in units.items():
         text = kit_text(file, host="127.0.0.1", gate=9443, superlink=8000, client="lab")
@@ -61,10 +59,10 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
         assert _options(trial.processes.commands[name]) == wanted, name
 
 
-def test_a_node_reaches_the_gate_and_its_own_guard_only(trial):
+def test_a_node_reaches_the_superlink_and_its_own_guard_only(trial):
     trial.start_node("lab")
     command = trial.processes.commands["node-1"]
-    assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
+    assert command[command.index("--superlink") + 1] == "127.0.0.1:8000"
     assert command[-1] == str(trial.sockets["lab"])
     assert trial.processes.environments["node-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
     homes = {

@@ -18,40 +18,53 @@ def data(plan):
     return explorer_data(plan)
 
 
-def levels(plan, *, rounds, client=None, epsilon=None):
+def solved(plan, *, rounds=None, client=None, epsilon=None):
+    """Problem 1 as planning has it, with another number of rounds or another budget."""
     population = plan.population
     if client is not None:
         budget = Budget(epsilon=epsilon, delta=float(population.delta[client]))
         population = population.with_budget(population.ids[client], budget)
-    _, found = selection_problem(
+    problem, _ = selection_problem(
         population,
-        replace(plan.training, rounds=rounds),
+        replace(plan.training, rounds=rounds or plan.training.rounds),
         contract=plan.contract,
         noise_model=plan.noise_model,
     )
-    return found
+    return problem
 
 
-def test_levels_at_every_stop_are_those_of_planning(plan, data):
-    for stop, rounds in enumerate(data["rounds"]):
-        level, floor = levels(plan, rounds=rounds)
-        np.testing.assert_allclose(data["levels"][stop]["level"], level, rtol=1e-12)
-        np.testing.assert_allclose(data["levels"][stop]["floor"], floor, rtol=1e-12)
+def test_the_points_of_every_path_are_the_optimum_of_planning(plan, data):
+    assert len(data["paths"]) == len(data["rounds"])
+    for table, rounds in zip(data["paths"], data["rounds"], strict=True):
+        problem = solved(plan, rounds=rounds)
+        assert table["eta"] == sorted(table["eta"])
+        assert problem.eta("auto") in table["eta"]
+        for eta, p in zip([*table["eta"], None], table["p"], strict=True):
+            expected = problem.path().limit if eta is None else problem.solved(eta).probabilities
+            assert p == pytest.approx(expected, abs=1e-7)
 
 
-@pytest.mark.parametrize("factor", EPSILON_FACTORS)
-def test_levels_of_a_changed_client_are_those_of_planning(plan, data, factor):
-    client, stop = 2, len(data["rounds"]) - 1
-    found = data["changed"][str(client)]
-    level, floor = levels(
-        plan,
-        rounds=data["rounds"][stop],
-        client=client,
-        epsilon=factor * float(plan.population.epsilon[client]),
-    )
-    at = EPSILON_FACTORS.index(factor)
-    assert found["level"][stop][at] == pytest.approx(float(level[client]), rel=1e-12)
-    assert found["floor"][stop][at] == pytest.approx(float(floor[client]), rel=1e-12)
+@pytest.mark.parametrize("changes", [{}, {"noise_model": "paper"}], ids=["exact", "paper"])
+def test_between_two_points_a_line_is_as_close_as_it_says(small, changes):
+    plan = small(**changes)
+    dice = np.random.default_rng(0)
+    for table, rounds in zip(*map(explorer_data(plan).get, ("paths", "rounds")), strict=True):
+        problem, etas = solved(plan, rounds=rounds), np.log(table["eta"])
+        assert table["error"] < 0.01
+        for at in dice.uniform(etas[0], etas[-1], 20):
+            columns = np.array(table["p"][:-1]).T
+            line = np.array([np.interp(at, etas, column) for column in columns])
+            p = problem.solved(float(np.exp(at))).probabilities
+            assert abs(p - line).sum() / 2 < 0.02
+
+
+def test_a_changed_clients_probabilities_are_those_of_planning(plan, data):
+    client = 2
+    for factor, p in zip(EPSILON_FACTORS, data["changed"][str(client)], strict=True):
+        epsilon = factor * float(plan.population.epsilon[client])
+        problem = solved(plan, client=client, epsilon=epsilon)
+        expected = problem.solved(problem.eta("auto")).probabilities[client]
+        assert p == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What if: sliders, the selection solved anew (solver.js), and what follows from it. */
+/* What if: sliders, the selection between points that dpcohort solved, and what follows from it. */
 "use strict";
 
 const dpcohortExplorer = (() => {
@@ -16,86 +16,64 @@ const dpcohortExplorer = (() => {
   const order = clients.slice().sort((a, b) => rank(a) - rank(b));
   const sameEpsilon = given.epsilon_factors.indexOf(1);
 
-  /** The noise level and floor of every client at a stop of the sliders. */
-  function levels(setting) {
-    const stop = given.levels[setting.rounds];
-    const level = stop.level.slice();
-    const floor = stop.floor.slice();
-    const own = given.changed[setting.client];
-    if (own) {
-      level[setting.client] = own.level[setting.rounds][setting.epsilon];
-      floor[setting.client] = own.floor[setting.rounds][setting.epsilon];
-    }
-    return { level, floor };
-  }
-
-  /** Costs per unit of eta, as dpcohort.selection.problem has them. */
-  function costs(setting) {
-    const { level, floor } = levels(setting);
-    const size = given.dimension;
-    if (given.noise_model === "paper") return { noise: level.map((v) => size * v), linear: null };
-    const draws = given.rounds[setting.rounds] * given.cohort_size;
-    return {
-      noise: level.map((v) => size * (1 - 1 / draws) * v),
-      linear: level.map((v, k) => size * (v / draws + floor[k] / (draws * given.local_steps))),
-    };
-  }
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const distance = (p) => sum(p.map((value, k) => Math.abs(value - given.unbiased[k])));
+  const biases = given.paths.map((table) => table.p.map(distance));
 
   function etaOf(setting) {
     const steps = given.rounds[setting.rounds] * given.local_steps;
     return setting.mode === "auto" ? 2 * given.smoothness * Math.sqrt(steps) : setting.eta;
   }
 
-  /** The probabilities of a setting, from costs per unit of eta. */
-  function selected(setting, unit, eta) {
-    const unbiased = given.unbiased;
-    const bounds = {
-      floor: given.floor > 0 ? unbiased.map((value) => given.floor * value) : null,
-      cap: given.cap < 1 ? unbiased.map(() => given.cap) : null,
-    };
-    if (setting.mode === "bias") {
-      const problem = { unbiased, ...unit, ...bounds };
-      return dpcohortSolver.selectAtBias(problem, setting.bias).probabilities;
-    }
-    const scaled = (values) => (values === null ? null : values.map((value) => eta * value));
-    const problem = { unbiased, noise: scaled(unit.noise), linear: scaled(unit.linear), ...bounds };
-    return dpcohortSolver.select(problem).probabilities;
+  /** Where a value lies between sorted ones: the next place, and how far towards it. */
+  function placeOf(sorted, wanted) {
+    const next = sorted.findIndex((value) => value >= wanted);
+    if (next < 0) return [sorted.length - 1, 1];
+    if (next === 0) return [0, 1];
+    return [next, (wanted - sorted[next - 1]) / (sorted[next] - sorted[next - 1])];
   }
 
   /** Everything that follows from a setting: { probabilities, bias, noise_to_clip, ... }. */
   function compute(setting) {
-    const unit = costs(setting);
+    const table = given.paths[setting.rounds];
     const eta = setting.mode === "bias" ? null : etaOf(setting);
-    const p = selected(setting, unit, eta);
-    const rounds = given.rounds[setting.rounds];
-    const linear = unit.linear || clients.map(() => 0);
-    const noise = dpcohortSolver.sum(p.map((v, k) => (unit.noise[k] * v + linear[k]) * v));
-    const draws = p.map((value) => value * rounds * given.cohort_size);
+    const [next, part] = eta === null
+      ? placeOf(biases[setting.rounds], setting.bias)
+      : placeOf(table.eta.map(Math.log), Math.log(eta));
+    const mixed = (before, after) => (part === 1 ? after : before + part * (after - before));
+    const last = Math.max(next - 1, 0);
+    const p = table.p[next].map((value, k) => mixed(table.p[last][k], value));
+    const slots = given.rounds[setting.rounds] * given.cohort_size;
+    const draws = p.map((value) => value * slots);
+    const own = setting.client in given.changed ? ownOf(setting) : null;
     return {
       eta,
       probabilities: p,
       expected_draws: draws,
-      bias: dpcohortSolver.distance(p, given.unbiased),
-      noise_to_clip: Math.sqrt(rounds * given.local_steps * noise),
+      bias: distance(p),
+      noise_to_clip: mixed(table.noise[last], table.noise[next]),
       largest: Math.max(...p),
       smallest: Math.min(...p),
       excluded: p.filter((value) => value === 0).length,
-      std: clients.map((k) => stdOf(setting, k, draws[k])),
+      std: clients.map((k) => stdOf(k, draws[k], sameEpsilon)),
+      own,
     };
   }
 
-  const factorOf = (setting, k) => {
-    const isChanged = setting.client === k && k in given.changed;
-    return isChanged ? given.epsilon_factors[setting.epsilon] : 1;
-  };
+  /** One client with another epsilon, all else as planned. */
+  function ownOf({ client, epsilon }) {
+    const probability = given.changed[client][epsilon];
+    const draws = probability * given.rounds[given.rounds_now] * given.cohort_size;
+    return { probability, draws, ...stdOf(client, draws, epsilon) };
+  }
 
   /** Noise of a client on its mean gradient over C: at most what is certified, and the paper's. */
-  function stdOf(setting, k, expected) {
+  function stdOf(k, expected, stop) {
     if (given.public[k]) return { most: 0, paper: 0 };
     // Draws are whole, and a systematic schedule rounds them up at most; not for rounding errors.
     const draws = Math.ceil(expected - 1e-9);
     if (draws <= 0) return { most: null, paper: null };
-    const factor = factorOf(setting, k);
+    const factor = given.epsilon_factors[stop];
     const paper = dpcohortNoise.paperMultiplier({
       epsilon: given.epsilon[k] * factor,
       delta: given.delta[k],
@@ -103,7 +81,7 @@ const dpcohortExplorer = (() => {
       steps: draws * given.local_steps,
     }) / given.batch[k];
     const table = given.noise;
-    const column = factor === 1 ? table.own[k] : table.changed[k][setting.epsilon];
+    const column = factor === 1 ? table.own[k] : table.changed[k][stop];
     if (!column) return { most: null, paper };
     const z = dpcohortNoise.tabulated(table.draws, column, draws, table.margin);
     const tight = z / given.batch[k];
@@ -136,18 +114,14 @@ const dpcohortExplorer = (() => {
     at("eta").disabled = setting.mode === "auto";
     at("epsilon").disabled = !hasClient;
     if (setting.mode === "auto") at("eta").value = stopOf(etaOf(setting));
-    const epsilon = hasClient ? given.epsilon[setting.client] * factorOf(setting, setting.client) : NaN;
+    const epsilon = hasClient
+      ? given.epsilon[setting.client] * given.epsilon_factors[setting.epsilon]
+      : NaN;
     at("eta-out").textContent = digits(etaOf(setting), 3);
     at("bias-out").textContent = setting.bias.toFixed(2);
     at("rounds-out").textContent = given.rounds[setting.rounds];
     at("epsilon-out").textContent = digits(epsilon, 3);
-    try {
-      outcome = { setting, ...compute(setting) };
-      at("what-if-error").textContent = "";
-    } catch (error) {
-      at("what-if-error").textContent = error.message;
-      return;
-    }
+    outcome = { setting, ...compute(setting) };
     cards();
     at("changed-words").textContent = hasClient
       ? words(setting.client, epsilon)
@@ -177,14 +151,14 @@ const dpcohortExplorer = (() => {
   }
 
   function words(k, epsilon) {
-    const [before, after] = [given.planned[k], outcome.probabilities[k]];
-    const { most, paper } = outcome.std[k];
+    const { probability: after, draws, most, paper } = outcome.own;
+    const before = given.planned[k];
     const times = before > 0 ? `, ${digits(after / before, 3)} times the plan's ${digits(before, 3)}` : "";
     const noise = after === 0
       ? "It is not drawn."
       : `Noise at most ${digits(most, 3)} C on its mean gradient (paper ${digits(paper, 3)} C).`;
-    return `With ε ${digits(epsilon, 3)} it is drawn with probability ${digits(after, 3)}${times}: `
-      + `${digits(outcome.expected_draws[k], 3)} draws expected. ${noise}`;
+    return `With ε ${digits(epsilon, 3)}, all else as planned, it is drawn with probability `
+      + `${digits(after, 3)}${times}: ${digits(draws, 3)} draws expected. ${noise}`;
   }
 
   function chart() {
@@ -206,8 +180,8 @@ const dpcohortExplorer = (() => {
       marks(x, positive(outcome.probabilities), now, { name: "with these settings", words: told }),
     ];
     const k = outcome.setting.client;
-    if (k in given.changed && outcome.probabilities[k] > 0) {
-      traces.push(ring(order.indexOf(k), outcome.probabilities[k], 18));
+    if (outcome.own && outcome.own.probability > 0) {
+      traces.push(ring(order.indexOf(k), outcome.own.probability, 18));
     }
     const values = [...given.unbiased, ...given.planned, ...outcome.probabilities];
     const names = order.map((client) => given.ids[client]);
@@ -218,9 +192,8 @@ const dpcohortExplorer = (() => {
   function table() {
     at("what-if-table").tBodies[0].replaceChildren(...order.map((k) => {
       const { most, paper } = outcome.std[k];
-      const epsilon = given.epsilon[k] * factorOf(outcome.setting, k);
       const texts = [
-        given.public[k] ? "public" : digits(epsilon),
+        given.public[k] ? "public" : digits(given.epsilon[k]),
         digits(given.unbiased[k]),
         digits(given.planned[k]),
         digits(outcome.probabilities[k]),
