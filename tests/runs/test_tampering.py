@@ -89,7 +89,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def folder(request, tmp_path_factory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp(request.param) / "run"
     KINDS[request.param](place)
     assert verify_run(place, method="pld").holds
@@ -224,14 +224,16 @@ WORD = re.compile(
 )
 
 
-def test_every_change_is_found(folder, tmp_path):
+def test_every_change_is_found(folder: Path, tmp_path: Path) -> None:
     hidden: list[str] = []
     assert walk(folder, tmp_path / "copy", missed=lambda what, _: hidden.append(what)) > 300
     assert hidden == []
 
 
 @pytest.mark.parametrize("folder", ["fixed", "adaptive"], indirect=True)
-def test_hashes_made_anew_hide_the_operators_word_alone_and_no_signed_change(folder, tmp_path):
+def test_hashes_made_anew_hide_the_operators_word_alone_and_no_signed_change(
+    folder: Path, tmp_path: Path
+) -> None:
     operator = Identity(bytes(32))
     signed = shutil.copytree(folder, tmp_path / "signed")
     sign_seal(signed, operator.public, operator.sign_bytes)
