@@ -149,7 +149,8 @@ def check(
         if not code:
             try_model(found, held)
         said = {name: {"path": str(one.path), "sha256": one.sha256} for name, one in code.items()}
-        values |= {"cap": found.cap().to_dict(), "model": found.model.sha256(), "code": said}
+        values |= {"cap": found.cap().to_dict(), "model": found.model.sha256()}
+        values |= {"code": said} if said else {}
         print_json(values)
         return
     for line in terms_in_words(found, records):

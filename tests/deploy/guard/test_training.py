@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort import plugin
 from dpcohort.deploy.guard import training as module
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
@@ -150,6 +151,7 @@ class Forgetful(torch.nn.Module):
         return self.layer(self.dropout(x))
 
 
+@plugin("model")
 def forgetful(kind, classes):
     return Forgetful(kind, classes)
 
@@ -176,15 +178,18 @@ class Own(torch.nn.Sequential):
     """The layers of MODEL in a class of a user's own: what it does with a batch, nobody knows."""
 
 
+@plugin("model")
 def own(classes):
     return Own(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, classes))
 
 
+@plugin("model")
 def reading(classes):
     layers = torch.nn.Embedding(6, 5), torch.nn.Flatten(), torch.nn.Linear(35, classes)
     return torch.nn.Sequential(*layers)
 
 
+@plugin("model")
 def hooked(classes):
     layer = torch.nn.Linear(5, classes)
     layer.register_forward_hook(lambda *_: None)
@@ -295,6 +300,7 @@ def test_the_guard_says_how_records_are_computed(data, name, task, said):
     assert re.search(said, LocalTraining(model, data).how)
 
 
+@plugin("loss")
 def a_loss(outputs, targets):
     return cross_entropy(outputs, targets)
 
