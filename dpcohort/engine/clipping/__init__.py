@@ -10,7 +10,6 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.engine.clipping.network import ClippedNetwork as ClippedNetwork
     from dpcohort.engine.clipping.network import ClippingPath as ClippingPath
-    from dpcohort.engine.clipping.network import not_proved_apart as not_proved_apart
     from dpcohort.engine.clipping.per_example import CLIP_SLACK as CLIP_SLACK
     from dpcohort.engine.clipping.per_example import FlatLayout as FlatLayout
     from dpcohort.engine.clipping.per_example import Loss as Loss
