@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 
 import torch
@@ -41,14 +41,20 @@ from dpcohort.engine.clipping import per_example
 from dpcohort.engine.clipping.network import (
     ClippedNetwork,
     ClippingPath,
-    made_up_inputs,
     made_up_targets,
 )
 from dpcohort.engine.clipping.per_example import FlatLayout, Loss, refuse_unfit_layers
 from dpcohort.engine.lattice import Lattice, gradient_norms
 from dpcohort.engine.rounds import one_thread_each
 from dpcohort.models.apart import in_known_parts
-from dpcohort.models.each_alone import EachAlone, Function, treats_alike
+from dpcohort.models.each_alone import (
+    EachAlone,
+    Function,
+    filled_up,
+    in_a_pass,
+    made_up_inputs,
+    treats_alike,
+)
 
 #: Inputs and targets of some rows. SENSITIVE.
 Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
@@ -70,6 +76,7 @@ class IsolatedModel:
         inputs: [n, ...] of the right shape and type, on the device; no number of it is looked at.
         targets: [n, ...].
         shared: whether passes may be shared by records where that is proved to change nothing.
+        gradients: whether gradients are wanted, or losses alone.
 
     Raises:
         InputError: the model cannot be computed on made-up records.
@@ -92,12 +99,19 @@ class IsolatedModel:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, *, shared: bool = True
+        self,
+        model: nn.Module,
+        loss: Loss,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        shared: bool = True,
+        gradients: bool = True,
     ) -> None:
         refuse_unfit_layers(model)
         self._model, self._loss = copy.deepcopy(model), loss
         self.layout = FlatLayout(model)
-        self._blank = [one.new_zeros(1, *one.shape[1:]) for one in (inputs, targets)]
+        self._blanks = [one.new_zeros(1, *one.shape[1:]) for one in (inputs, targets)]
         self._sizes: Sequence[int] = ()
         self._network: ClippedNetwork | None = None
         reason = "records are computed one by one here"
@@ -105,7 +119,7 @@ class IsolatedModel:
             self._network, reason = self._shared()
         self._alone: EachAlone | None = None
         if self._network is None:
-            self._alone = self._each_alone(self._gradient_on)
+            self._alone = self._each_alone(self._gradient_on) if gradients else self._losses_alone
             self.path = ClippingPath(self._alone.kind, f"{reason}; {self._alone.reason}")
         else:
             self.path = ClippingPath("banked", "every layer is known to keep records apart")
@@ -162,26 +176,15 @@ class IsolatedModel:
             found = self._losses_alone([weights], [inputs, targets])
             return found[:, 0]
         size = self._sizes[-1]
+        compute, nothing = (
+            partial(self._network.own_losses, weights),
+            weights.new_full((), torch.nan),
+        )
         parts = [
-            self._losses_in_a_pass(weights, [inputs[part], targets[part]], size)
+            in_a_pass(compute, self._blanks, [inputs[part], targets[part]], size, nothing)
             for part in (slice(start, start + size) for start in range(0, len(inputs), size))
         ]
         return torch.cat(parts) if parts else weights.new_zeros(0)
-
-    def _losses_in_a_pass(
-        self, weights: Tensor, records: Sequence[Tensor], size: int, only: int | None = None
-    ) -> Tensor:
-        """Losses of records, or of only one of them, at their places in a pass with blanks."""
-        assert self._network is not None
-        count = len(records[0])
-        try:
-            filled = self._filled(records, range(count) if only is None else [only], size)
-            return self._network.own_losses(weights, *filled)[:count]
-        except Exception:  # of one record, as in a pass with gradients
-            found = weights.new_full((count,), torch.nan)
-            for row in range(count) if only is None else ():
-                found[row] = self._losses_in_a_pass(weights, records, size, row)[row]
-            return found
 
     @property
     def _at_a_time(self) -> int:
@@ -193,7 +196,7 @@ class IsolatedModel:
     ) -> Tensor:  # fmt: skip
         """The clipped sum of some of the records, at their places in a pass with blanks."""
         assert self._network is not None
-        filled = self._filled(records, there, size)
+        filled = filled_up(self._blanks, records, there, size)
         counts = torch.zeros(size, dtype=torch.bool, device=weights.device)
         counts[list(there)] = True
         try:
@@ -205,19 +208,11 @@ class IsolatedModel:
             return total
         return placed(lattice.clipped_sums(parts, counts))
 
-    def _filled(self, records: Sequence[Tensor], there: Sequence[int], size: int) -> list[Tensor]:
-        if len(there) == size:
-            return list(records)
-        filled = [one.repeat(size, *[1] * (one.dim() - 1)) for one in self._blank]
-        for into, given in zip(filled, records, strict=True):
-            into[list(there)] = given[list(there)]
-        return filled
-
     def _shared(self) -> tuple[ClippedNetwork | None, str]:
         """The network that computes records side by side; None, and why, where it may not."""
         if not _is_ours(self._loss):
             return None, "the loss is your own, and might mix records"
-        dimension, kind = self.layout.dimension, self._blank[0].device.type
+        dimension, kind = self.layout.dimension, self._blanks[0].device.type
         sizes = _PASS_SIZES.get(kind, _PASS_SIZES["cpu"])
         if sizes[0] * dimension > _MOST_NUMBERS:
             return None, f"{sizes[0]} gradients of {dimension:,} numbers are too large"
@@ -262,7 +257,7 @@ class IsolatedModel:
         return start + 0.1 * torch.cos(torch.arange(start.numel(), device=start.device)).to(start)
 
     def _made_up(self, count: int) -> list[Tensor]:
-        inputs, targets = self._blank
+        inputs, targets = self._blanks
         return [made_up_inputs(self._model, inputs, count), made_up_targets(targets, count)]
 
     def _each_alone(self, function_on: Callable[[torch.device], Function]) -> EachAlone:

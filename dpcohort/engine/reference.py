@@ -23,12 +23,13 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping.network import made_up_inputs, made_up_targets
+from dpcohort.engine.clipping.network import made_up_targets
 from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice, release_sum
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import standard_noise_
 from dpcohort.engine.rounds import Arrived
+from dpcohort.models.each_alone import made_up_inputs
 
 
 class ReferenceEngine(Engine):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def not_proved_apart(model: nn.Module) -> str | None:
         >>> not_proved_apart(nn.Sequential(nn.Linear(4, 2), nn.Softmax(0)))
         "the layer '1' (Softmax) is none of those that are known to keep records apart"
     """
-    if hooks_of_all._has_any_global_hook():
+    if hooks_of_all._has_any_global_hook():  # type: ignore[no-untyped-call]
         return "a hook is set on all modules"
     for name, part in _parts(model):
         label = f"the layer {name!r} ({type(part).__name__})" if name else type(part).__name__
@@ -150,7 +150,7 @@ def in_known_parts(model: nn.Module, inputs: Tensor, rows: int) -> tuple[nn.Modu
     reason = not_proved_apart(model)
     if reason is None:
         return model, ""
-    if hooks_of_all._has_any_global_hook():
+    if hooks_of_all._has_any_global_hook():  # type: ignore[no-untyped-call]
         return None, reason
     name = type(model).__name__
     try:
@@ -208,7 +208,9 @@ class Traced(nn.Module):
                 elif node.op == "call_module":
                     values[node] = module.get_submodule(str(node.target))(*args, **kwargs)
                 elif node.op == "call_method":
-                    values[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                    # The same numbers in the same order; images may lie in memory otherwise.
+                    name = "reshape" if node.target == "view" else str(node.target)
+                    values[node] = getattr(args[0], name)(*args[1:], **kwargs)
                 elif node.op == "call_function":
                     values[node] = node.target(*args, **kwargs)
                 else:
@@ -217,6 +219,8 @@ class Traced(nn.Module):
 
         # A function, so that copies of the module share it.
         self.__dict__["run"] = run
+
+    run: Callable[..., Any]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The outputs of the model."""
@@ -338,7 +342,7 @@ def _keeps_apart(
         return axes is not None and 0 not in axes
     if target in _TURNS:
         turned = torch.empty(tuple(range(1, axes_count + 1)), device="meta")
-        name = target if isinstance(target, str) else target.__name__  # type: ignore[union-attr]
+        name = target if isinstance(target, str) else target.__name__
         result: Tensor = getattr(turned, name)(*node.args[1:], **node.kwargs)
         return result.shape[0] == 1
     if target is operator.getitem:
@@ -375,4 +379,4 @@ def _axes(node: fx.Node, place: int, name: str, count: int) -> list[int] | None:
     axes = list(given) if isinstance(given, list | tuple) else [given]
     if not axes or not all(type(one) is int for one in axes):
         return None
-    return [one % count for one in axes]  # type: ignore[operator]
+    return [one % count for one in axes if isinstance(one, int)]

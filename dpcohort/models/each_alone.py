@@ -25,6 +25,7 @@ Both give NaN for a record at which the function fails, and say nothing of it.
 
 from __future__ import annotations
 
+import copy
 import math
 import mmap
 import operator
@@ -36,14 +37,16 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.func import functionalize, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpcohort.errors import InputError
+from dpcohort.models.apart import in_known_parts
 from dpcohort.plugins import telling
 
 #: A vector [width] of some tensors that are the same for all records, and those of one record.
@@ -51,6 +54,7 @@ Function = Callable[..., Tensor]
 
 _AT_A_TIME = 32  # records of a part
 _NUMBERS = 1 << 24  # of their results
+_OUTPUTS_OF_A_PASS = {"cpu": 128, "cuda": 1024}
 _ALLOWED_SECONDS = 60  # of a process for one record
 #: Operations that look at memory beside what they are given, or at none that was written.
 _READ_MORE = (
@@ -87,6 +91,9 @@ class EachAlone:
     """
 
     kind: Literal["vmap", "loop", "process"]
+    #: Whether each record meets weights of its own: one large product for all would be added up in
+    #: an order that depends on where in it a record is.
+    _by_record = False
 
     def __init__(
         self,
@@ -106,7 +113,7 @@ class EachAlone:
         alone = [[one[row] for one in records] for row in range(count)]
         # Before the trial: it must not have been given anything.
         self._processes: _Processes | None = None
-        self._blank = [torch.zeros_like(one[0]) for one in records]
+        self._blanks = [torch.zeros_like(one[:1]) for one in records]
         with telling(f"{what} cannot be computed on made-up records"):
             wanted = torch.stack([function(*constants, *one).detach() for one in alone])
         self._like = wanted[0]
@@ -175,25 +182,16 @@ class EachAlone:
 
     def _mapped(self, constants: Sequence[Tensor], records: Sequence[Tensor]) -> Tensor:
         """Results of a part of the records."""
-        rows = range(len(records[0]))
-        try:
-            return self._beside_blanks(constants, records, rows)[: len(rows)]
-        except Exception:  # of one of them, which is not told; the others give what they always do
-            found = self._like.new_full((len(rows), *self._like.shape), math.nan)
-            for row in rows:
-                with suppress(Exception):
-                    found[row] = self._beside_blanks(constants, records, [row])[row]
-            return found
+        compute = partial(self._part_of, constants)
+        return in_a_pass(
+            compute, self._blanks, records, self._part, torch.full_like(self._like, math.nan)
+        )
 
-    def _beside_blanks(
-        self, constants: Sequence[Tensor], records: Sequence[Tensor], rows: Sequence[int]
-    ) -> Tensor:
-        """Results of a whole part: some of the records at their places, and nothing at others."""
-        filled = [blank.repeat(self._part, *[1] * blank.dim()) for blank in self._blank]
-        for into, given in zip(filled, records, strict=True):
-            into[list(rows)] = given[list(rows)]
-        dims = (*[None] * len(constants), *[0] * len(filled))
-        found: Tensor = vmap(self._run, dims)(*constants, *filled)
+    def _part_of(self, constants: Sequence[Tensor], *records: Tensor) -> Tensor:
+        dims = (*[0 if self._by_record else None] * len(constants), *[0] * len(records))
+        if self._by_record:
+            constants = [one.expand(len(records[0]), *one.shape) for one in constants]
+        found: Tensor = vmap(self._run, dims)(*constants, *records)
         return found
 
     def _is_alike(self, constants: Sequence[Tensor], records: Sequence[Tensor]) -> bool:
@@ -201,14 +199,61 @@ class EachAlone:
         if self._part == 1:
             return False
         places = torch.arange(self._part, device=self._device) % len(records[0])
-        try:
-            return treats_alike(
-                lambda *some: self._beside_blanks(constants, some, range(len(some[0]))),
-                [one[places] for one in records],
-                [self._part],
-            )
-        except Exception:  # what vmap cannot map
-            return False
+        made_up = [one[places] for one in records]
+        with suppress(Exception):  # what vmap cannot map
+            for self._by_record in (False, True):
+                if treats_alike(partial(self._part_of, constants), made_up, [self._part]):
+                    return True
+        return False
+
+
+def in_a_pass(
+    compute: Callable[..., Tensor],
+    blanks: Sequence[Tensor],
+    records: Sequence[Tensor],
+    size: int,
+    nothing: Tensor,
+) -> Tensor:
+    """Results of some records in a pass of this size, which is filled up with blanks.
+
+    Args:
+        compute: results [size, ...] of a pass; what it gives a record depends on that record alone.
+        blanks: one of each tensor of a record, [1, ...].
+        records: at most ``size``.
+        size: of every pass.
+        nothing: result of a record at which it fails, which is not told.
+
+    Example:
+        >>> in_a_pass(lambda x: 1 / x.item() * x, [torch.zeros(1)], [torch.zeros(1)], 1,
+        ...           torch.tensor(torch.nan))
+        tensor([nan])
+    """
+    rows = range(len(records[0]))
+    try:
+        return compute(*filled_up(blanks, records, rows, size))[: len(rows)]
+    except Exception:  # of one of them; the others give what they always do
+        found = nothing.expand(len(rows), *nothing.shape).clone()
+        for row in rows:
+            with suppress(Exception):
+                found[row] = compute(*filled_up(blanks, records, [row], size))[row]
+        return found
+
+
+def filled_up(
+    blanks: Sequence[Tensor], records: Sequence[Tensor], there: Sequence[int], size: int
+) -> list[Tensor]:
+    """Some of the records at their places in a pass of this size, and blanks at all others.
+
+    Example:
+        >>> filled_up([torch.zeros(1)], [torch.tensor([1.0, 2.0])], [1], 3)[0].tolist()
+        [0.0, 2.0, 0.0]
+    """
+    if len(there) == size:
+        return list(records)
+    filled = [one.repeat(size, *[1] * (one.dim() - 1)) for one in blanks]
+    for into, given in zip(filled, records, strict=True):
+        into[list(there)] = given[list(there)]
+    return filled
 
 
 _RECORDS_TRIED = 4  # made-up ones, at every place of a part
@@ -252,6 +297,80 @@ def treats_alike(
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def made_up_inputs(model: nn.Module, like: Tensor, count: int) -> Tensor:
+    """Examples of this shape and type, no two alike; tokens that all tables of a model have.
+
+    Example:
+        >>> made_up_inputs(nn.Embedding(3, 2), torch.zeros(1, 4, dtype=torch.int64), 2).max() < 3
+        tensor(True)
+    """
+    generator, shape = torch.Generator().manual_seed(0), (count, *like.shape[1:])
+    if like.is_floating_point():
+        made_up = torch.randn(shape, generator=generator, dtype=torch.float64)
+    else:
+        tables = (part for part in model.modules() if isinstance(part, nn.Embedding))
+        words = min((table.num_embeddings for table in tables), default=1)
+        made_up = torch.randint(words, shape, generator=generator)
+    return made_up.to(like)
+
+
+class IsolatedOutputs:
+    """Outputs of a model, each of one record alone.
+
+    Args:
+        model: any; its parameters stay what they are. It is copied.
+        inputs: [n, ...] of the right shape and type, on the device; no number of it is looked at.
+
+    Raises:
+        InputError: the model cannot be computed on made-up records.
+
+    Example:
+        >>> outputs = IsolatedOutputs(nn.Softmax(0), torch.zeros(1, 2))
+        >>> outputs(torch.tensor([[1.0, 1.0], [9.0, 9.0]])).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    def __init__(self, model: nn.Module, inputs: Tensor) -> None:
+        device = inputs.device
+        if not inputs.is_floating_point():  # a token that no table has would end all work on a GPU
+            device = torch.device("cpu")
+        self._device, self._size = device, _OUTPUTS_OF_A_PASS.get(device.type, _AT_A_TIME)
+        self._blank = inputs.new_zeros(1, *inputs.shape[1:], device=device)
+        copied = copy.deepcopy(model).requires_grad_(requires_grad=False).to(device)
+        made_up = made_up_inputs(copied, self._blank, self._size)
+        name = type(model).__name__
+        with torch.no_grad(), telling(f"{name} cannot be computed on made-up records"):
+            self._nothing = torch.full_like(copied(made_up[:1])[0], math.nan)
+            known, _ = in_known_parts(copied, made_up[:3], self._size)
+            alike = known is not None and treats_alike(known, [made_up], [self._size])
+        self._known = known if alike else None
+        self._alone: EachAlone | None = None
+
+        def on(device: torch.device) -> Function:
+            there = copy.deepcopy(copied).to(device)
+
+            def single(x: Tensor) -> Tensor:
+                found: Tensor = there(x[None])[0].flatten()
+                return found
+
+            return single
+
+        if self._known is None:
+            self._alone = EachAlone(on, [], [made_up[:3]], what=name)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs [n, ...]; NaN of a record that the model cannot take. SENSITIVE."""
+        if self._alone is not None:
+            return self._alone([], [inputs]).view(len(inputs), *self._nothing.shape)
+        assert self._known is not None
+        parts = [
+            in_a_pass(self._known, [self._blank], [part], self._size, self._nothing)
+            for part in torch.split(inputs.to(self._device), self._size)
+        ]
+        return torch.cat(parts).to(inputs.device)
 
 
 # --- operations written down ----------------------------------------------------------------------

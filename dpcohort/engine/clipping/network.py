@@ -49,6 +49,7 @@ from dpcohort.engine.clipping.per_example import (
 )
 from dpcohort.engine.clipping.recording import Function, compiled, function_text, record
 from dpcohort.errors import InputError
+from dpcohort.models.each_alone import made_up_inputs
 
 BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
@@ -640,23 +641,6 @@ def _refuse_mixing(probe: nn.Module, x: Tensor, agreement: float) -> None:
                     f"the model ({type(probe).__name__}) answers an example differently depending "
                     "on the others in its batch, so no record has a gradient of its own to clip."
                 )
-
-
-def made_up_inputs(model: nn.Module, like: Tensor, count: int) -> Tensor:
-    """Examples of this shape and type, no two alike; tokens that all tables of a model have.
-
-    Example:
-        >>> made_up_inputs(nn.Embedding(3, 2), torch.zeros(1, 4, dtype=torch.int64), 2).max() < 3
-        tensor(True)
-    """
-    generator, shape = torch.Generator().manual_seed(0), (count, *like.shape[1:])
-    if like.is_floating_point():
-        made_up = torch.randn(shape, generator=generator, dtype=torch.float64)
-    else:
-        tables = (part for part in model.modules() if isinstance(part, nn.Embedding))
-        words = min((table.num_embeddings for table in tables), default=1)
-        made_up = torch.randint(words, shape, generator=generator)
-    return made_up.to(like)
 
 
 def made_up_targets(like: Tensor, count: int) -> Tensor:
