@@ -177,10 +177,8 @@ class IsolatedModel:
             found = self._losses_alone([weights], [inputs, targets])
             return found[:, 0]
         size = self._sizes[-1]
-        compute, nothing = (
-            partial(self._network.own_losses, weights),
-            weights.new_full((), torch.nan),
-        )
+        compute = partial(self._network.own_losses, weights)
+        nothing = weights.new_full((), torch.nan)
         parts = [
             in_a_pass(compute, self._blanks, [inputs[part], targets[part]], size, nothing)
             for part in (slice(start, start + size) for start in range(0, len(inputs), size))
