@@ -158,6 +158,7 @@ class BatchedEngine(Engine):
             alone = IsolatedModel(self._model, loss, inputs, targets)
             others = (alone.for_another_thread() for _ in range(self.workers - 1))
             self._isolated = [alone, *others]
+            self.isolated = alone
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
         self._joins_draws = (

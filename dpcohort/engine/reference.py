@@ -58,7 +58,7 @@ class ReferenceEngine(Engine):
             vectorised = can_be_mapped(self._model, loss, *some)
         self._gradients = per_example_gradients(self._model, loss, vectorised=vectorised)
         if not experiments[0].streams.is_reproducible:
-            self._isolated = IsolatedModel(self._model, loss, *some, shared=False)
+            self.isolated = IsolatedModel(self._model, loss, *some, shared=False)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
         """The noisy updates of a round of every experiment, one draw after the other."""
@@ -108,7 +108,8 @@ class ReferenceEngine(Engine):
 
     def _integers(self, draw: Draw, weights: Tensor, step: int, lattice: Lattice) -> Tensor:
         gather, rows = draw.experiment.records.gather, draw.rows(step)  # 13
-        return self._isolated.clipped_sum(weights, lattice, rows, gather, draw.batch_size)  # 14-16
+        assert self.isolated is not None
+        return self.isolated.clipped_sum(weights, lattice, rows, gather, draw.batch_size)  # 14-16
 
     def _clipped_sum(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
         inputs, targets = draw.experiment.records.gather(draw.rows(step))  # 13
