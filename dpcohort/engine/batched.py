@@ -144,6 +144,13 @@ class BatchedEngine(Engine):
             self.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
         inputs, targets = self._records.gather(self._records.indices[:3])
+        #: What computes private records, for each of the networks.
+        self._isolated: list[IsolatedModel] = []
+        if self._is_private:
+            alone = IsolatedModel(self._model, loss, inputs, targets)
+            others = (alone.for_another_thread() for _ in range(self.workers - 1))
+            self._isolated = [alone, *others]
+            self.isolated = alone
         first = ClippedNetwork(self._model, loss, inputs, targets)
         copies = [
             ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
@@ -152,13 +159,6 @@ class BatchedEngine(Engine):
         for network in copies:
             network.passes, network.steps = first.passes, first.steps
         self.networks = [first, *copies]
-        #: What computes private records, for each of the networks.
-        self._isolated: list[IsolatedModel] = []
-        if self._is_private:
-            alone = IsolatedModel(self._model, loss, inputs, targets)
-            others = (alone.for_another_thread() for _ in range(self.workers - 1))
-            self._isolated = [alone, *others]
-            self.isolated = alone
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
         self._joins_draws = (

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from types import FunctionType
 
@@ -46,6 +47,7 @@ from dpcohort.engine.clipping.network import (
 from dpcohort.engine.clipping.per_example import FlatLayout, Loss, refuse_unfit_layers
 from dpcohort.engine.lattice import Lattice, gradient_norms
 from dpcohort.engine.rounds import one_thread_each
+from dpcohort.errors import InputError
 from dpcohort.models.apart import in_known_parts
 from dpcohort.models.each_alone import (
     EachAlone,
@@ -120,7 +122,7 @@ class IsolatedModel:
             self._network, reason = self._shared()
         self._alone: EachAlone | None = None
         if self._network is None:
-            self._alone = self._each_alone(self._gradient_on) if gradients else self._losses_alone
+            self._alone = self._gradients_alone() if gradients else self._losses_alone
             self.path = ClippingPath(self._alone.kind, f"{reason}; {self._alone.reason}")
         else:
             self.path = ClippingPath("banked", "every layer is known to keep records apart")
@@ -140,7 +142,8 @@ class IsolatedModel:
             path = self._network.path
             other._network = ClippedNetwork(self._known, self._loss, *self._made_up(1), path=path)
         elif self.path.kind == "process":
-            other._alone = self._each_alone(self._gradient_on)
+            with suppress(InputError):  # where only the first can have processes, all share them
+                other._alone = self._gradients_alone()
         return other
 
     @torch.no_grad()
@@ -271,14 +274,18 @@ class IsolatedModel:
         inputs, targets = self._blanks
         return [made_up_inputs(self._model, inputs, count), made_up_targets(targets, count)]
 
-    def _each_alone(self, function_on: Callable[[torch.device], Function]) -> EachAlone:
-        name = type(self._model).__name__
-        with one_thread_each():
-            return EachAlone(function_on, [self._shaken()], self._made_up(3), what=name)
+    def _gradients_alone(self) -> EachAlone:
+        return self._each_alone(self._gradient_on, self.layout.dimension)
 
     @cached_property
     def _losses_alone(self) -> EachAlone:
-        return self._each_alone(self._loss_on)
+        return self._each_alone(self._loss_on, 1)
+
+    def _each_alone(self, function_on: Callable[[torch.device], Function], width: int) -> EachAlone:
+        weights, name = self._shaken(), type(self._model).__name__
+        like = weights.new_zeros(width)
+        with one_thread_each():
+            return EachAlone(function_on, [weights], self._made_up(3), like=like, what=name)
 
     def _loss_on(self, device: torch.device) -> Function:
         model, layout = copy.deepcopy(self._model).to(device), self.layout

@@ -333,7 +333,7 @@ def _keeps_apart(
     if target is F.dropout:
         return node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True) is False
     if target in _BY_WINDOW:
-        return axes_count == _BY_WINDOW[target]  # type: ignore[index]
+        return axes_count == _BY_WINDOW[target]
     if target in _ALONG:
         axes = _axes(node, 1, "dim", axes_count)
         return axes is not None and 0 not in axes

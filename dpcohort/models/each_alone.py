@@ -32,6 +32,7 @@ import operator
 import os
 import signal
 import socket
+import threading
 import time
 import warnings
 import weakref
@@ -73,6 +74,7 @@ class EachAlone:
         function_on: gives the function, whose tensors are on a device.
         constants: made-up tensors that are the same for all records.
         records: made-up tensors [n, ...] of records; they say on which device it is.
+        like: a vector of the shape and type of a result.
         what: the function is called in errors.
 
     Attributes:
@@ -85,7 +87,8 @@ class EachAlone:
 
     Example:
         >>> double = EachAlone(lambda device: lambda w, x: w * x, [torch.ones(2)],
-        ...                    [torch.arange(4.0).view(2, 2)], what="doubling")
+        ...                    [torch.arange(4.0).view(2, 2)],
+        ...                    like=torch.zeros(2), what="doubling")
         >>> double.kind, double([torch.full((2,), 2.0)], [torch.ones(3, 2)]).sum().item()
         ('vmap', 12.0)
     """
@@ -101,6 +104,7 @@ class EachAlone:
         constants: Sequence[Tensor],
         records: Sequence[Tensor],
         *,
+        like: Tensor,
         what: str,
     ) -> None:
         device = records[0].device
@@ -111,43 +115,46 @@ class EachAlone:
         constants, records = tensors
         function, count = function_on(device), len(records[0])
         alone = [[one[row] for one in records] for row in range(count)]
-        # Before the trial: it must not have been given anything.
+        # Torch's autograd works in no copy of a process that has a GPU and has used it; so these
+        # come first, before the function is tried, and end where they turn out not to be needed.
         self._processes: _Processes | None = None
+        if hasattr(os, "fork"):
+            given = [one.cpu() for one in (*constants, *alone[0])]
+            self._processes = _Processes(function_on(torch.device("cpu")), given, like.cpu())
         self._blanks = [torch.zeros_like(one[:1]) for one in records]
+        self._like = like.to(device)
         with telling(f"{what} cannot be computed on made-up records"):
             wanted = torch.stack([function(*constants, *one).detach() for one in alone])
-        self._like = wanted[0]
         most = max(1, _NUMBERS // max(1, self._like.numel()))
         self._part = min(_AT_A_TIME, 1 << most.bit_length() - 1)
         graph, problem = _written_down(function, [*constants, *alone[0]])
         if graph is not None:
-            self._run = graph
-            self.kind = "loop"
+            self._run, self.kind = graph, "loop"
             found = self(constants, records)
             if not torch.allclose(found, wanted, 1e-4, 1e-5, equal_nan=True):
                 graph, problem = None, "it does something else every time"
         if graph is not None:
+            self._processes = None
             self.kind = "vmap" if self._is_alike(constants, records) else "loop"
             self.reason = f"{what} is a fixed list of operations on one record"
             self.seconds = self._timed(constants, records)
             return
         self.kind = "process"
         self.reason = f"{what} is computed in a process of its own for each record: {problem}"
-        self._device = torch.device("cpu")
-        constants, records = ([one.cpu() for one in some] for some in (constants, records))
-        self._like = self._like.cpu()
-        self._processes = _Processes(
-            function_on(self._device), [*constants, *(one[0] for one in records)], self._like, what
-        )
-        found = self(constants, [one[:1] for one in records])
-        self.seconds = self._timed(constants, records)
-        if bool(torch.isnan(found).all()) and not bool(torch.isnan(wanted[0]).all()):
+        needs = f"{what} must be computed in a process of its own for each record ({problem})"
+        write = "write it with torch's operations alone, without numbers taken out of tensors"
+        if self._processes is None:
             raise InputError.because(
-                f"{what} must be computed in a process of its own for each record ({problem}), "
-                "and in such a process it fails. Begin the run before anything else is computed "
-                "on a GPU, or write it with torch's operations alone, without numbers taken out "
-                "of tensors."
+                f"{needs}, which this system does not have (os.fork). Run it on Linux, or {write}."
             )
+        self._device, self._like = torch.device("cpu"), like.cpu()
+        found = self(constants, records)
+        if bool(torch.isnan(found).all()) and not bool(torch.isnan(wanted).all()):
+            raise InputError.because(
+                f"{needs}, and in such a process it fails: on a machine with a GPU it must be the "
+                f"first that a process computes. Begin the run in a new one, or {write}."
+            )
+        self.seconds = self._timed(constants, records)
 
     def __call__(self, constants: Sequence[Tensor], records: Sequence[Tensor]) -> Tensor:
         """Results [n, width], on the device of the records; NaN of one at which it fails."""
@@ -166,7 +173,7 @@ class EachAlone:
                 with suppress(Exception):  # it may fail in any way, which is not told
                     # With nothing beside it in memory.
                     one = [part[row].clone() for part in records]
-                    if self._processes is not None:
+                    if self.kind == "process" and self._processes is not None:
                         found[row] = self._processes.result([*constants, *one])
                     else:
                         found[row] = self._run(*constants, *one)
@@ -358,7 +365,7 @@ class IsolatedOutputs:
             return single
 
         if self._known is None:
-            self._alone = EachAlone(on, [], [made_up[:3]], what=name)
+            self._alone = EachAlone(on, [], [made_up[:3]], like=self._nothing.flatten(), what=name)
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -444,21 +451,10 @@ class _Processes:
         function: what is computed.
         arguments: of the shapes and types that it is given.
         like: of the shape and type of its result.
-        what: it is called in errors.
-
-    Raises:
-        InputError: this machine has no such processes.
     """
 
-    def __init__(
-        self, function: Function, arguments: Sequence[Tensor], like: Tensor, what: str
-    ) -> None:
-        if not hasattr(os, "fork"):
-            raise InputError.because(
-                f"{what} must be computed in a process of its own for each record, which this "
-                "system does not have (os.fork). Write it with torch's operations alone, without "
-                "numbers taken out of tensors, or run it on Linux."
-            )
+    def __init__(self, function: Function, arguments: Sequence[Tensor], like: Tensor) -> None:
+        self._turn = threading.Lock()
         self._function, self._like = function, like
         self._arguments = [_shared(one) for one in arguments]
         self._result = _shared(like)
@@ -480,6 +476,10 @@ class _Processes:
 
     def result(self, given: Sequence[Tensor]) -> Tensor:
         """Of one record; NaN if it fails."""
+        with self._turn:
+            return self._result_of(given)
+
+    def _result_of(self, given: Sequence[Tensor]) -> Tensor:
         for into, one in zip(self._arguments, given, strict=True):
             into.copy_(one)
         try:

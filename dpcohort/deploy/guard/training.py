@@ -128,7 +128,6 @@ class LocalTraining:
         task = model.predicts
         check_own_loss(task)
         loss = task.loss_on("cpu")
-        self._refuse_memory(built, loss, made_up_targets(task, 1))
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -137,6 +136,7 @@ class LocalTraining:
         alike = (torch.from_numpy(np.empty_like(one[:0])) for one in (data.inputs, data.labels))
         with one_thread_each():
             self._isolated = IsolatedModel(built, loss, *alike)
+        self._refuse_memory(built, loss, made_up_targets(task, 1))
         #: How gradients are computed, and why so, in a sentence.
         self.how = self._isolated.how
 
