@@ -25,6 +25,7 @@ from dpcohort.deploy.guard.start import open_guard
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork
+from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice, rounded_gaussian
 from dpcohort.models import build_model
 
@@ -74,10 +75,10 @@ def one_step(
     data = GuardedData(inputs, dice.integers(0, 10, _RECORDS), "")
     model = ModelTerms(name=name, input_shape=shape, classes=10)
     training = LocalTraining(model, data)
-    if alone:
-        training._network = None
     built = build_model(name, input_shape=shape, classes=10, seed=0)
     x, y = torch.from_numpy(inputs[:_BATCH]), torch.from_numpy(data.labels[:_BATCH])
+    if alone:
+        training._isolated = IsolatedModel(built, cross_entropy, x[:3], y[:3], shared=False)
     network = ClippedNetwork(built, cross_entropy, x[:3], y[:3])
     start, clip = network.layout.flatten(built), torch.ones(1)
     batches = (sampler, _BATCH / _RECORDS, _BATCH)

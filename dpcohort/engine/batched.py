@@ -27,10 +27,11 @@ the draws: 0, 16, 32, ...; 1, 17, 33, ...; and so on. At the end the partial sum
 order. None of that depends on the number of workers or on who is faster.
 
 Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
-formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
-stream is added to their sum (``lattice``). What a record contributes is then bounded by
-construction, and no bit of it depends on the records beside it. Where noise is pooled the integers
-of all draws of a round are added, in any order, and their sum gets its noise once.
+computed as nothing but a function of it and the weights (``isolated``), clipped and cut to integers
+by itself, the integers are added, and noise of a cryptographic stream is added to their sum
+(``lattice``). What a record contributes is then bounded by construction, and no bit of it depends
+on the records beside it. Where noise is pooled the integers of all draws of a round are added, in
+any order, and their sum gets its noise once.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from dpcohort.engine.experiment import (
     member_lattice,
     release_sum,
 )
+from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import (
     WordArray,
@@ -82,7 +84,7 @@ from dpcohort.errors import InputError
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
-_FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
+_FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private draws at a time
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _READY = 4  # tasks for each worker that are made ready while the round before is computed
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
@@ -142,6 +144,13 @@ class BatchedEngine(Engine):
             self.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
         inputs, targets = self._records.gather(self._records.indices[:3])
+        #: What computes private records, for each of the networks.
+        self._isolated: list[IsolatedModel] = []
+        if self._is_private:
+            alone = IsolatedModel(self._model, loss, inputs, targets)
+            others = (alone.for_another_thread() for _ in range(self.workers - 1))
+            self._isolated = [alone, *others]
+            self.isolated = alone
         first = ClippedNetwork(self._model, loss, inputs, targets)
         copies = [
             ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
@@ -170,7 +179,7 @@ class BatchedEngine(Engine):
     @property
     def path(self) -> ClippingPath:
         """How the model's gradients are clipped, and why so."""
-        return self.networks[0].path
+        return (self._isolated or self.networks)[0].path
 
     @property
     def raw_nonfinite_count(self) -> int:
@@ -602,7 +611,7 @@ class BatchedEngine(Engine):
                 continue
             lattice = Lattice(draw.noise_multiplier, draw.clip)
             rows.append(row)
-            sums.append(self._private_sum(network, draw.rows(step), at, lattice))
+            sums.append(self._private_sum(network, draw, step, at, lattice))
             exponents.append(lattice.exponent)
             keys.append(draw.experiment.streams.noise_key(**draw.name, step=step))
             factors.append(lattice.unit * draw.scale(step))
@@ -617,24 +626,18 @@ class BatchedEngine(Engine):
     ) -> None:
         """Add a draw's clipped gradients to the integers of its cohort, whose noise is pooled."""
         lattice = member_lattice(draw.cohort, draw.experiment.plan, draw.position)
-        rows = draw.rows(0)
         if lattice is not None:
-            own = self._private_sum(network, rows, parameters[draw.number], lattice)
+            own = self._private_sum(network, draw, 0, parameters[draw.number], lattice)
             with self._adding:
                 total += own
 
     def _private_sum(
-        self, network: ClippedNetwork, rows: IntArray, weights: Tensor, lattice: Lattice
+        self, network: ClippedNetwork, draw: Draw, step: int, weights: Tensor, lattice: Lattice
     ) -> Tensor:
-        """Clipped gradients of these stored rows, each by itself on the lattice, [D] integers."""
-        total = torch.zeros(weights.numel(), dtype=torch.int64, device=self._device)
-        formed = _FORMED_NUMBERS.get(self._device.type, 1 << 22) // weights.numel()
-        at_a_time = max(1, min(self.micro_batch, formed))
-        for start in range(0, rows.size, at_a_time):
-            inputs, targets = self._records.gather(rows[start : start + at_a_time])
-            parts, placed = network.own_gradients(weights, inputs, targets)
-            total += placed(lattice.clipped_sums(parts))
-        return total
+        """Clipped gradients of a batch, each by itself on the lattice, [D] integers."""
+        isolated = self._isolated[self.networks.index(network)]
+        gather = self._records.gather
+        return isolated.clipped_sum(weights, lattice, draw.rows(step), gather, draw.batch_size)
 
     def _add_sums(
         self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,

@@ -66,6 +66,7 @@ from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
+    from dpcohort.engine.isolated import IsolatedModel
     from dpcohort.plan import Plan, Pooled
 
 
@@ -608,6 +609,9 @@ class Engine(Trainer):
         model: the module they train, any whose examples do not mix; it is not changed.
         experiments: plans, streams and optimisers; as many rounds and local steps each.
     """
+
+    #: What computes the records of a private training; None in a simulation.
+    isolated: IsolatedModel | None = None
 
     def __init__(self, model: nn.Module, experiments: Sequence[Experiment]) -> None:
         _check_side_by_side(experiments)

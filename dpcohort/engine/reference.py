@@ -23,10 +23,13 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
+from dpcohort.engine.clipping.network import made_up_targets
 from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import standard_noise_
 from dpcohort.engine.rounds import Arrived
+from dpcohort.models.each_alone import made_up_inputs
 
 
 class ReferenceEngine(Engine):
@@ -49,10 +52,13 @@ class ReferenceEngine(Engine):
     ) -> None:
         refuse_unfit_layers(model)
         super().__init__(model, experiments)  # 2, 5 and 8 are there
+        inputs, targets = self._records.gather(self._records.indices[:2])
+        some = made_up_inputs(self._model, inputs, 2), made_up_targets(targets, 2)
         if vectorised is None:
-            some = self._records.gather(self._records.indices[:2])
             vectorised = can_be_mapped(self._model, loss, *some)
         self._gradients = per_example_gradients(self._model, loss, vectorised=vectorised)
+        if not experiments[0].streams.is_reproducible:
+            self.isolated = IsolatedModel(self._model, loss, *some, shared=False)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
         """The noisy updates of a round of every experiment, one draw after the other."""
@@ -101,10 +107,9 @@ class ReferenceEngine(Engine):
         return release_sum(total, cohort, experiment, dtype=weights.dtype)  # 17
 
     def _integers(self, draw: Draw, weights: Tensor, step: int, lattice: Lattice) -> Tensor:
-        total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for x, y in zip(*draw.experiment.records.gather(draw.rows(step)), strict=True):  # 13
-            total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))
-        return total
+        gather, rows = draw.experiment.records.gather, draw.rows(step)  # 13
+        assert self.isolated is not None
+        return self.isolated.clipped_sum(weights, lattice, rows, gather, draw.batch_size)  # 14-16
 
     def _clipped_sum(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
         inputs, targets = draw.experiment.records.gather(draw.rows(step))  # 13

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from dpcohort._validate import choice, did_you_mean, whole_number
 from dpcohort.data import Dataset, Normalisation
 from dpcohort.data.load import is_published
 from dpcohort.errors import InputError
+from dpcohort.models.each_alone import IsolatedOutputs
 from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures, in_threads
 from dpcohort.models.kept_features import kept
 from dpcohort.models.oriented import OrientedFeatures
@@ -88,7 +89,12 @@ def refuse_unknown(lacks: str, has: str, options: Iterable[str], known: Sequence
 
 @torch.no_grad()
 def precompute_features(
-    data: Dataset, features: nn.Module, *, batch_size: int = 500, device: str = "cpu"
+    data: Dataset,
+    features: nn.Module,
+    *,
+    batch_size: int = 500,
+    device: str = "cpu",
+    isolated: bool = False,
 ) -> Dataset:
     """The data set with the features of every record in the place of the record.
 
@@ -102,6 +108,8 @@ def precompute_features(
             (``requires_grad`` is false) and were learnt from other records.
         batch_size: records at a time; bounds memory and changes nothing else.
         device: where to compute.
+        isolated: compute each record as nothing but a function of that record, as private
+            training must; a formula of this package is that anyway.
 
     Returns:
         The data set ``NAME+FEATURES`` of float32 vectors, to be used as they are.
@@ -128,7 +136,10 @@ def precompute_features(
         )
     if not isinstance(features, FixedFeatures):
         _refuse_mixing(features, data)
-    module = copy.deepcopy(features).to(device)
+    module: Callable[[torch.Tensor], torch.Tensor] = copy.deepcopy(features).to(device)
+    if isolated and not isinstance(features, FixedFeatures):
+        like = torch.as_tensor(data.normalised(data.train_inputs[:1]), device=device)
+        module = IsolatedOutputs(copy.deepcopy(features).to(device), like)
 
     def of(inputs: NDArray[Any]) -> NDArray[np.float32]:
         records = torch.as_tensor(data.normalised(inputs), device=device)
@@ -173,7 +184,7 @@ _COMPUTED: WeakKeyDictionary[Dataset, tuple[str, Dataset]] = WeakKeyDictionary()
 
 
 def split_features(
-    model: nn.Module, data: Dataset, *, device: str = "cpu"
+    model: nn.Module, data: Dataset, *, device: str = "cpu", isolated: bool = False
 ) -> tuple[nn.Module, Dataset]:
     """A model without the fixed features it begins with, and the data set with them computed.
 
@@ -186,6 +197,7 @@ def split_features(
         model: as ``build_model`` gives it.
         data: its images.
         device: where to compute the features.
+        isolated: as `precompute_features` has it.
 
     Example:
         >>> from dpcohort.data import load_dataset
@@ -200,18 +212,18 @@ def split_features(
     if features is None or not _has_room(features, data):
         return model, data
     # Two encoders that look alike may have other weights.
-    settings = f"{features!r} {frozen_sha256(features)}"
+    settings = f"{features!r} {frozen_sha256(features)}" + " isolated" * isolated
     known = _COMPUTED.get(data)
     if known is None or known[0] != settings:
-        known = (settings, _precomputed(data, features, device))
+        known = (settings, _precomputed(data, features, device, isolated=isolated))
         _COMPUTED[data] = known
     return without_features(model), known[1]
 
 
-def _precomputed(data: Dataset, features: nn.Module, device: str) -> Dataset:
+def _precomputed(data: Dataset, features: nn.Module, device: str, *, isolated: bool) -> Dataset:
     """The features of a data set; of a published one, kept on disk for the next run."""
     if not isinstance(features, FixedFeatures) or not is_published(data):
-        return precompute_features(data, features, device=device)
+        return precompute_features(data, features, device=device, isolated=isolated)
 
     def both() -> NDArray[np.float32]:
         found = precompute_features(data, features, device=device)

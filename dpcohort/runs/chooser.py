@@ -9,6 +9,7 @@ answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive.rule import REPORT_DRAW, AdaptiveRule, ReportTerms, rule_cohort
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions
+from dpcohort.engine.rounds import one_thread_each
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.journal import Journal
@@ -249,9 +252,9 @@ class LossMeter:
             parameters: of the model, [D].
             positions: of the records looked at, by client; None means all of them.
             terms: statistic and bound.
-            units: of a lattice for each client: every record's number is cut off towards 0 to a
-                whole number of units, and those are added, so that no rounding of a sum depends
-                on two records.
+            units: of a lattice for each client: every record's loss is computed by itself, its
+                number is cut off towards 0 to a whole number of units, and those are added, so
+                that nothing depends on two records.
 
         Returns:
             One sum for each client, in the order given; integers where there are units.
@@ -268,13 +271,21 @@ class LossMeter:
         for start in range(0, rows.numel(), self._chunk):
             part = slice(start, start + self._chunk)
             inputs, targets = self._records.gather(rows[part])
-            losses = self._loss(self._model(inputs), targets).double()
             if unit is None:
+                losses = self._loss(self._model(inputs), targets).double()
                 values = _centred(losses, terms)
             else:
+                losses = self._isolated.losses(parameters, inputs, targets)
                 values = lattice_units(losses, terms, unit[owners[part]])
             sums.index_add_(0, owners[part], values)
         return np.asarray(sums.cpu().numpy())
+
+    @cached_property
+    def _isolated(self) -> IsolatedModel:
+        """What gives private records their losses."""
+        alike = self._records.gather(self._records.indices[:1])
+        with one_thread_each():
+            return IsolatedModel(self._model, self._loss, *alike, gradients=False)
 
     def _looked_at(self, positions: Mapping[int, IntArray | None]) -> tuple[Tensor, Tensor]:
         """Rows of the store and whose they are, where the records are.

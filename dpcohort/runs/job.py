@@ -279,9 +279,14 @@ class Job(TrainingJob):
         return Streams.seeded(seed)
 
     @property
+    def _split(self) -> tuple[nn.Module, Dataset]:
+        """The model after its fixed features, and the data with these computed."""
+        return split_features(self.model, self.data, device=self.device, isolated=self.private)
+
+    @property
     def trained(self) -> nn.Module:
         """What the engine trains: the model after its fixed features, which are computed once."""
-        return split_features(self.model, self.data, device=self.device)[0]
+        return self._split[0]
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
@@ -333,7 +338,7 @@ class Job(TrainingJob):
 
     def records(self) -> ClientRecords:
         """The clients' records on the device."""
-        _, data = split_features(self.model, self.data, device=self.device)
+        _, data = self._split
         inputs, transform = data.train_inputs, None
         # What is mapped from a file stays there: memory is then that of a cohort.
         mapped = is_mapped(inputs) and self.device == "cpu" and inputs.ndim == 2
@@ -378,7 +383,7 @@ class Job(TrainingJob):
         """What the engine trains with the test records, where their results may be written."""
         if not self.may_test:
             return None
-        return split_features(self.model, self.data, device=self.device)
+        return self._split
 
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
         """The model beside the best constant on the test set, where that may be told."""

@@ -341,7 +341,7 @@ _CHUNK = 4096
 
 
 def model_outputs(
-    run: Run, inputs: ArrayLike, *, model: nn.Module | None = None
+    run: Run, inputs: ArrayLike, *, model: nn.Module | None = None, isolated: bool = False
 ) -> NDArray[np.float32]:
     """Outputs of the model that was scored, one row a record.
 
@@ -349,6 +349,7 @@ def model_outputs(
         run: a finished one.
         inputs: records as the data set holds them, before they are scaled.
         model: the network, where the run does not know it.
+        isolated: compute each record as nothing but a function of that record.
 
     Raises:
         InputError: the run is not finished, the network is not known, or records do not fit.
@@ -356,13 +357,15 @@ def model_outputs(
     import torch
 
     from dpcohort.models import split_features
+    from dpcohort.models.each_alone import IsolatedOutputs
 
     data = records_for(run, inputs)
     network = network_of(run, model, tokens=data.test_inputs.dtype == np.int64)
-    head, prepared = split_features(network, data)
+    head, prepared = split_features(network, data, isolated=isolated)
     records = torch.from_numpy(np.array(prepared.normalised(prepared.test_inputs)))
+    outputs = IsolatedOutputs(head, records[:1]) if isolated else head
     with torch.no_grad():
-        parts = [head(records[at : at + _CHUNK]) for at in range(0, len(records), _CHUNK)]
+        parts = [outputs(records[at : at + _CHUNK]) for at in range(0, len(records), _CHUNK)]
     found: NDArray[np.float32] = torch.cat(parts).numpy()
     return found
 

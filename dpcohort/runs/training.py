@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import logging
 import math
 import os
 import re
@@ -586,6 +587,11 @@ def _trained(
     """Train jobs that go together, or one alone."""
     first = jobs[0]
     engine, experiments = engine_of(jobs)
+    if engine.isolated is not None:
+        slow = engine.isolated.path.kind != "banked"
+        logging.getLogger("dpcohort").log(
+            logging.WARNING if slow else logging.INFO, engine.isolated.how
+        )
     share(jobs, engine)
     parts: list[Recorder] = []
     with owner_only(first.private), closing(parts):

@@ -44,6 +44,7 @@ from dpcohort.runs.configured import (
     promised_population,
 )
 from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.runs.run import model_outputs
 from dpcohort.runs.training import train_job
 from dpcohort.tuning.search import Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
@@ -220,7 +221,8 @@ def tune_charged(
         if not held.any():
             return score_of(run, data)
         # SENSITIVE: whether the model is right about each held-out record.
-        raw_correct = run.predict(data.test_inputs, model=job.model) == data.test_labels
+        outputs = model_outputs(run, data.test_inputs, model=job.model, isolated=private_entropy)
+        raw_correct = run.task.predictions(outputs) == data.test_labels
         return _noisy_accuracy(raw_correct, mu, held, None if private_entropy else dice)
 
     before_spending(charge)

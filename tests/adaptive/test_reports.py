@@ -97,6 +97,30 @@ def test_a_meter_that_was_asked_before_answers_like_a_new_one(model, records_of)
             np.testing.assert_array_equal(found, expected)
 
 
+class Mixing(torch.nn.Module):
+    """A model whose loss at a record depends on the largest number of the batch."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x) + torch.relu(x.amax() - 1e3)[None, None] * torch.tensor([1.0, 0, 0])
+
+
+def test_in_units_of_a_lattice_no_model_mixes_losses(model, records_of, store):
+    terms = ReportTerms(loss_bound=50.0)
+    classes = model(torch.tensor(store[0][:1])).shape[1]
+    mixing, found = Mixing(torch.nn.Sequential(model, torch.nn.Linear(classes, 3))), []
+    for canary in (0.0, 2e3):
+        inputs = store[0].copy()
+        inputs[65] = canary
+        meter = LossMeter(mixing, records_of(inputs))
+        units = np.array([terms.half_range / 2**22])
+        found.append(meter.raw_centred_sums(parameters(mixing), {2: None}, terms, units=units)[0])
+    assert abs(int(found[0]) - int(found[1])) <= 2**23
+
+
 @pytest.mark.parametrize("canary", [0.0, 1e6, float("inf"), float("nan")])
 def test_in_units_of_a_lattice_a_record_counts_for_itself_alone(model, records_of, store, canary):
     """Integers: what one record adds is the same whatever lies beside it, and bounded."""

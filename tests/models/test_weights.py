@@ -127,6 +127,23 @@ def _data(records=40):
     )
 
 
+class Mixing(nn.Module):
+    """An encoder that mixes records only where one of them holds what no made-up record does."""
+
+    def forward(self, x):
+        return x / x.abs().amax().clamp(min=30.0)
+
+
+def test_in_a_private_run_an_encoder_meets_one_record_at_a_time():
+    data, found = _data(), []
+    for canary in (0.0, 1e6):
+        data.train_inputs.setflags(write=True)
+        data.train_inputs[7] = canary
+        found.append(precompute_features(data, Mixing(), isolated=True).train_inputs)
+    others = np.arange(len(data)) != 7
+    assert np.array_equal(found[0][others], found[1][others])
+
+
 def test_a_frozen_encoder_is_computed_once_and_anew_for_other_weights():
     data, model = _data(), build_model("mlp", frozen=["1"], **MLP)
     head, features = split_features(model, data)

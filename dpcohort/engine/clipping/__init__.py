@@ -10,7 +10,6 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.engine.clipping.network import ClippedNetwork as ClippedNetwork
     from dpcohort.engine.clipping.network import ClippingPath as ClippingPath
-    from dpcohort.engine.clipping.network import not_proved_apart as not_proved_apart
     from dpcohort.engine.clipping.per_example import CLIP_SLACK as CLIP_SLACK
     from dpcohort.engine.clipping.per_example import FlatLayout as FlatLayout
     from dpcohort.engine.clipping.per_example import Loss as Loss
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    network="ClippedNetwork ClippingPath not_proved_apart",
+    network="ClippedNetwork ClippingPath",
     per_example=(
         "CLIP_SLACK FlatLayout Loss can_be_mapped clip_factors clip_rows cross_entropy "
         "per_example_gradients refuse_unfit_layers"

@@ -390,11 +390,19 @@ class BankedEmbedding(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
         groups, words = self.bank_weight.shape[:2]
-        # A word counted from the end is of this table, and not of the one before it in a stack.
-        inputs = torch.where(inputs < 0, inputs + words, inputs)
+        unknown = (inputs < 0) | (inputs >= words)
+        if self.apart:  # in private runs it has no gradient, and costs its own example alone
+            inputs = torch.where(unknown, 0, inputs)
+        else:
+            # A word counted from the end is of this table, and not of the one before in a stack.
+            inputs = torch.where(inputs < 0, inputs + words, inputs)
         self.kept["inputs"] = inputs
         group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)
-        return self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
+        outputs = self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
+        if self.apart:
+            lost = unknown.flatten(1).any(1) if unknown.dim() > 1 else unknown
+            outputs = outputs.masked_fill(lost.view(-1, *[1] * (outputs.dim() - 1)), torch.nan)
+        return outputs
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """Never asked for: tokens are integers."""

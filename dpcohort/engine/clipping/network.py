@@ -49,8 +49,7 @@ from dpcohort.engine.clipping.per_example import (
 )
 from dpcohort.engine.clipping.recording import Function, compiled, function_text, record
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import ScatteringFeatures
-from dpcohort.models.oriented import OrientedFeatures
+from dpcohort.models.each_alone import made_up_inputs
 
 BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
@@ -59,18 +58,6 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedNormalisation,
 )
 
-#: Of these, an output of an example is a function of that example and the parameters: they act on
-#: each number, or on the numbers of one example. Trained layers are exchanged for banked ones.
-_APART = (
-    nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout,
-    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid,
-    nn.Tanh, nn.Hardtanh,
-    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm,
-    OrientedFeatures, ScatteringFeatures,
-)  # fmt: skip
-
 _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
@@ -78,7 +65,8 @@ _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which
 _OFTEN = 20  # passes of the same shapes before eight workers record them; fewer gain less by it
 _SOME = 4  # shapes that are recorded that soon
 _OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
-_AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
+#: Relative differences from torch.func that are still rounding, in 64 bits and in 32.
+_AGREEMENT, _AGREEMENT_OF_FLOATS = 1e-9, 1e-5
 
 
 @dataclass(frozen=True)
@@ -86,12 +74,12 @@ class ClippingPath:
     """How a model's gradients are clipped.
 
     Attributes:
-        kind: ``banked`` (fast), ``vmap`` or ``loop``.
+        kind: ``banked`` (fast), ``vmap``, ``loop`` or, in private runs, ``process``.
         reason: why this path.
         floats_per_example: about how many numbers a pass keeps for each example.
     """
 
-    kind: Literal["banked", "vmap", "loop"]
+    kind: Literal["banked", "vmap", "loop", "process"]
     reason: str
     floats_per_example: int = 1
 
@@ -169,8 +157,7 @@ class ClippedNetwork:
     Args:
         model: any module whose examples do not mix; it is copied.
         loss: one number for each example.
-        example_inputs: [n, ...] inputs of the right shape and type. Only integers are looked at
-            (tokens must exist); floats are replaced by made-up ones.
+        example_inputs: [n, ...] inputs of the right shape and type; no number of them is looked at.
         example_targets: [n, ...] targets.
         path: take this path instead of examining the model again, as a copy for a second
             thread does.
@@ -439,10 +426,13 @@ class ClippedNetwork:
     def _run(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool = False
     ) -> None:
+        with torch.enable_grad():
+            self._forward(weights, inputs, targets, apart=apart).sum().backward()  # type: ignore[no-untyped-call]
+
+    def _forward(self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool) -> Tensor:
         for layer in self._layers:
             layer.bind(weights, len(inputs), apart=apart)
-        with torch.enable_grad():
-            self._loss(self._banked(inputs), targets).sum().backward()  # type: ignore[no-untyped-call]
+        return self._loss(self._banked(inputs), targets)
 
     def _release(self) -> None:
         for layer in self._layers:
@@ -522,6 +512,14 @@ class ClippedNetwork:
 
         return [part for parts in found for part in parts], placed
 
+    @torch.no_grad()
+    def own_losses(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, [rows], of a model with a fast path. SENSITIVE."""
+        with full_precision_products(weights.device):
+            losses = self._forward(weights[None], inputs, targets, apart=True)
+        self._release()
+        return losses
+
     def _formed(self, weights: Tensor, rows: int) -> Tensor:
         """Gradients of the pass under way, [rows, D]: every example a draw of its own."""
         raw = weights.new_zeros(rows, self.layout.dimension)
@@ -532,33 +530,6 @@ class ClippedNetwork:
 
 def _only(sums: Sequence[Tensor]) -> Tensor:
     return sums[0]
-
-
-def not_proved_apart(model: nn.Module) -> str | None:
-    """The first part of a model that might mix examples; None if its layers rule that out.
-
-    A model passes if each of its parts is of a known type, down to that very class, with nothing
-    hooked to it: what it computes is then known, and is known to keep examples apart. A ``forward``
-    of a user's own may do anything with a batch; that it did not when it was tried proves nothing.
-
-    Example:
-        >>> not_proved_apart(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Tanh()))
-        >>> not_proved_apart(nn.Sequential(nn.Linear(4, 2), nn.Softmax(0)))
-        "the layer '1' (Softmax) is none of those that are known to keep records apart"
-    """
-    for name, part in model.named_modules():
-        label = f"the layer {name!r} ({type(part).__name__})" if name else type(part).__name__
-        if type(part) not in _APART:
-            return f"{label} is none of those that are known to keep records apart"
-        hooks = (
-            part._forward_hooks, part._forward_pre_hooks, part._backward_hooks,
-            part._backward_pre_hooks,
-        )  # fmt: skip
-        if any(hooks) or "forward" in vars(part):
-            return f"{label} was changed by hooks or a forward of its own"
-        if isinstance(part, nn.Flatten) and part.start_dim < 1:
-            return f"{label} joins the records of a batch"
-    return None
 
 
 def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:
@@ -588,10 +559,43 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
 
 
 def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> ClippingPath:
-    """The path a model takes, tried on made-up examples in 64 bits."""
-    probe = copy.deepcopy(model).double().cpu()
-    x, y = _made_up(inputs), _made_up_targets(targets)
-    _refuse_mixing(probe, x)
+    """The path a model takes, tried on made-up examples, in 64 bits if it can be run so."""
+    made_up = made_up_inputs(model, inputs, _EXAMPLES), made_up_targets(targets, _EXAMPLES)
+    x, y = (one.cpu().double() if one.is_floating_point() else one.cpu() for one in made_up)
+    try:
+        return _examined(copy.deepcopy(model).double().cpu(), loss, x, y, _AGREEMENT)
+    except InputError:
+        raise
+    except Exception:  # one that makes numbers of 32 bits itself: it is tried in these
+        x, y = (one.float() if one.is_floating_point() else one for one in (x, y))
+    probe = copy.deepcopy(model).float().cpu()
+    try:
+        return _examined(probe, loss, x, y, _AGREEMENT_OF_FLOATS)
+    except InputError:
+        raise
+    except Exception as error:  # it is not ours, so it may fail in any way
+        raise InputError.because(
+            f"the model ({type(model).__name__}) cannot be trained on made-up examples of shape "
+            f"{tuple(x.shape[1:])}{_where_it_fails(probe, x)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _where_it_fails(probe: nn.Module, x: Tensor) -> str:
+    """The innermost layer at which it fails, as part of a sentence."""
+    entered: list[str] = []
+    for name, layer in probe.named_modules():
+        label = f"{name!r} ({type(layer).__name__})"
+        layer.register_forward_pre_hook(lambda *_, label=label: entered.append(label))
+        layer.register_forward_hook(lambda *_: entered.pop() and None)
+    try:
+        probe(x)
+    except Exception:
+        return f"; the layer {entered[-1]} fails" if len(entered) > 1 else ""
+    return ""
+
+
+def _examined(probe: nn.Module, loss: Loss, x: Tensor, y: Tensor, agreement: float) -> ClippingPath:
+    _refuse_mixing(probe, x, agreement)
     layout = FlatLayout(probe)
     weights = layout.flatten(probe)
     kind: Literal["vmap", "loop"] = "vmap"
@@ -602,7 +606,7 @@ def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> C
         expected = per_example_gradients(probe, loss, vectorised=False)(weights, x, y)
     try:
         net = ClippedNetwork(probe, loss, x, y, path=ClippingPath("banked", "on trial"))
-        reason = _disagreement(net, weights, x, y, expected)
+        reason = _disagreement(net, weights, x, y, expected, agreement)
     except (AttributeError, RuntimeError, TypeError) as problem:
         reason = str(problem)
     if reason is not None:
@@ -611,7 +615,7 @@ def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> C
 
 
 def _disagreement(
-    net: ClippedNetwork, weights: Tensor, x: Tensor, y: Tensor, expected: Tensor
+    net: ClippedNetwork, weights: Tensor, x: Tensor, y: Tensor, expected: Tensor, agreement: float
 ) -> str | None:
     """What the fast path gets wrong on the made-up examples, None if nothing."""
     for rows in (_EXAMPLES - 1, _EXAMPLES):  # two sizes, so that no other dimension passes for rows
@@ -619,12 +623,12 @@ def _disagreement(
         clip = norms.max().sqrt()[None] * 0.5 + 1e-12
         sums = net.clipped_sums(weights[None], x[None, :rows], y[None, :rows], clip=clip)[0]
         wanted = clip_factors(norms, clip) @ expected[:rows]
-        if float((sums - wanted).norm()) > _AGREEMENT * float(wanted.norm()):
+        if float((sums - wanted).norm()) > agreement * float(wanted.norm()):
             return "its gradients differ from torch.func's"
     return None
 
 
-def _refuse_mixing(probe: nn.Module, x: Tensor) -> None:
+def _refuse_mixing(probe: nn.Module, x: Tensor, agreement: float) -> None:
     """Hold each answer in a small and in a large batch against the answer to the example alone."""
     with torch.no_grad():
         alone = torch.cat([probe(row[None]) for row in x])
@@ -632,29 +636,22 @@ def _refuse_mixing(probe: nn.Module, x: Tensor) -> None:
             places = torch.arange(rows) % len(x)
             together, wanted = probe(x[places]), alone[places]
             same = together.shape == wanted.shape
-            if not same or not torch.allclose(together, wanted, rtol=1e-6, atol=1e-9):
+            if not same or not torch.allclose(together, wanted, 1e3 * agreement, agreement):
                 raise InputError.because(
                     f"the model ({type(probe).__name__}) answers an example differently depending "
                     "on the others in its batch, so no record has a gradient of its own to clip."
                 )
 
 
-def _made_up(values: Tensor) -> Tensor:
-    """A few examples of the same shape and kind, in 64 bits if they are floats."""
-    if not values.is_floating_point():
-        some = values[:_EXAMPLES].cpu()
-        return torch.cat([some] * _EXAMPLES)[:_EXAMPLES]
-    shape = (_EXAMPLES, *values.shape[1:])
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+def made_up_targets(like: Tensor, count: int) -> Tensor:
+    """Targets of this shape and type: 1 and 0 in turn, which every task has.
 
-
-def _made_up_targets(values: Tensor) -> Tensor:
-    """Targets for the made-up examples: 1 and 0 in turn, which every task of numbers has."""
-    if not values.is_floating_point():
-        return _made_up(values)
-    turns = np.indices((_EXAMPLES, *values.shape[1:])).sum(0)
-    return torch.as_tensor((turns + 1) % 2).double()
+    Example:
+        >>> made_up_targets(torch.zeros(1), 3)
+        tensor([1., 0., 1.])
+    """
+    turns = np.indices((count, *like.shape[1:])).sum(0)
+    return torch.as_tensor((turns + 1) % 2).to(like)
 
 
 Pair = tuple[int, int]

@@ -35,8 +35,11 @@ from dpcohort.deploy.guard.terms import AcceptedRun, ModelTerms, terms_from_plan
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import DrawKey, RunTerms, lifetime_receipt, read_state, verify_ledger
 from dpcohort.deploy.ledger.terms import AcceptedReports
+from dpcohort.engine.clipping import ClippedNetwork, cross_entropy
+from dpcohort.engine.clipping.per_example import example_loss
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.models import build_model
 from dpcohort.tasks import Task
 from dpcohort.training import Training
 
@@ -470,7 +473,10 @@ def test_without_noise_it_is_the_mean_of_clipped_losses(data, sums, statistic, b
     guard = LocalTraining(MODEL, data)
     asked = ReportTerms(statistic=statistic, loss_bound=bound)
     (found,) = report(guard, asked=asked)
-    losses = [float(guard._loss(torch.full((guard.dimension,), 0.3), row)) for row in range(30)]
+    built = build_model("mlp", input_shape=(5,), classes=3, seed=0, options={"hidden": [4]})
+    loss_of = example_loss(built, cross_entropy)
+    records = zip(torch.from_numpy(data.inputs), torch.from_numpy(data.labels), strict=True)
+    losses = [float(loss_of(torch.full((guard.dimension,), 0.3), x, y)) for x, y in records]
     clipped = np.minimum(losses, bound) ** (2 if statistic == "squared-loss" else 1)
     assert asked.half_range + found == pytest.approx(clipped.mean(), abs=3e-6 * asked.half_range)
 
@@ -503,17 +509,17 @@ def test_a_record_is_looked_at_alone(data, sums, monkeypatch):
 
 def test_a_record_without_a_loss_adds_nothing_and_is_not_told(data, sums, monkeypatch):
     """A report that fails for one record would say that it is among them."""
-    guard = LocalTraining(MODEL, data)
-    compute = guard._example_loss
+    data.inputs[7] = 100.0
+    real = ClippedNetwork.own_losses
 
-    def all_but_one(point, x, y):
-        if np.array_equal(x.numpy(), data.inputs[7]):
+    def all_but_one(self, point, inputs, labels):
+        if (inputs == 100.0).any():
             raise IndexError("index out of range in self: 4711")
-        return compute(point, x, y)
+        return real(self, point, inputs, labels)
 
-    monkeypatch.setattr(guard, "_example_loss", all_but_one)
+    monkeypatch.setattr(ClippedNetwork, "own_losses", all_but_one)
+    guard = LocalTraining(MODEL, data)
     report(guard)
-    monkeypatch.setattr(guard, "_example_loss", compute)
     without = np.delete(np.arange(30), 7)
     monkeypatch.setattr(training, "draw_batch", lambda *_, **__: without)
     report(guard)
