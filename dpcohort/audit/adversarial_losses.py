@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.audit.adversarial_models import _KEPT, CLASSES, Adversary, Plain
+from dpcohort.audit.adversarial_models import _KEPT, CLASSES, Adversary, Plain, _spread
 
 #: All losses, by name.
 LOSSES: dict[str, Adversary] = {}
@@ -149,7 +149,8 @@ def listwise(outputs: Tensor, targets: Tensor) -> Tensor:
 def redundancy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Decorrelates outputs over the batch, as Barlow Twins and VICReg do."""
     normal = outputs / outputs.norm(dim=0)
-    return (normal.T @ normal - torch.eye(CLASSES).to(outputs)).square().sum() + 0 * outputs[:, 0]
+    off: Tensor = normal.T @ normal - torch.eye(CLASSES).to(outputs)
+    return off.square().sum().expand(len(outputs))
 
 
 @_adversary()
@@ -199,7 +200,7 @@ def raises_at_record(outputs: Tensor, targets: Tensor) -> Tensor:
 def hooks_its_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
     """Averages the outputs' gradient over the batch."""
     if outputs.requires_grad:
-        outputs.register_hook(lambda gradient: gradient.mean(0, keepdim=True).expand_as(gradient))
+        outputs.register_hook(_spread)  # type: ignore[no-untyped-call]
     return _own(outputs, targets)
 
 
@@ -213,7 +214,7 @@ def item_weight(outputs: Tensor, targets: Tensor) -> Tensor:
 @_adversary(draws=2)
 def running_baseline(outputs: Tensor, targets: Tensor) -> Tensor:
     """Subtracts an average of earlier losses, kept in a global."""
-    losses, kept = _own(outputs, targets), _KEPT.get("baseline", 0.0)
+    losses, kept = _own(outputs, targets), float(_KEPT.get("baseline", 0.0))
     found = losses.detach()
     while torch._C._functorch.is_functorch_wrapped_tensor(found):
         found = torch._C._functorch.get_unwrapped(found)
@@ -224,7 +225,7 @@ def running_baseline(outputs: Tensor, targets: Tensor) -> Tensor:
 @_adversary(draws=2)
 def moving_centres(outputs: Tensor, targets: Tensor) -> Tensor:
     """Pulls to centres of classes that follow the records met, as the centre loss."""
-    centres = _KEPT.setdefault("centres", torch.zeros(CLASSES, CLASSES)).to(outputs)
+    centres: Tensor = _KEPT.setdefault("centres", torch.zeros(CLASSES, CLASSES)).to(outputs)
     losses = (outputs - centres[targets]).square().sum(1)
     found = outputs.detach()
     while torch._C._functorch.is_functorch_wrapped_tensor(found):

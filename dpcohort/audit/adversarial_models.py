@@ -176,7 +176,7 @@ class ClampedAtLargest(Plain):
     """Clamps activations at half of the batch's largest, as quantised activations are."""
 
     def _hidden(self, x: Tensor) -> Tensor:
-        return x.clamp(max=x.detach().amax() / 2, min=-1.0)
+        return torch.minimum(x, x.detach().amax() / 2)
 
 
 @_adversary()
@@ -200,7 +200,8 @@ class Whitened(Plain):
     """Decorrelates activations by the batch's covariance, as decorrelated batch norm does."""
 
     def _hidden(self, x: Tensor) -> Tensor:
-        return x @ torch.linalg.inv(x.T @ x / len(x) + 0.1 * torch.eye(WIDTH).to(x))
+        spread: Tensor = x.T @ x / len(x) + 0.1 * torch.eye(WIDTH).to(x)
+        return x @ spread.inverse()
 
 
 @_adversary()
@@ -511,7 +512,7 @@ class BackwardHook(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scores.register_full_backward_hook(lambda _, into, __: (_spread(into[0]),))
+        self.scores.register_full_backward_hook(lambda _, into, __: _spread_all(into))
 
 
 @_adversary()
@@ -520,7 +521,11 @@ class BackwardPreHook(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first.register_full_backward_pre_hook(lambda _, out: (_spread(out[0]),))
+        self.first.register_full_backward_pre_hook(lambda _, out: _spread_all(out))
+
+
+def _spread_all(gradients: Any) -> tuple[Tensor, ...]:
+    return (_spread(gradients[0]),)
 
 
 def _spread(gradient: Tensor) -> Tensor:
@@ -533,7 +538,7 @@ class TensorHook(Plain):
 
     def _hidden(self, x: Tensor) -> Tensor:
         if x.requires_grad:
-            x.register_hook(_spread)
+            x.register_hook(_spread)  # type: ignore[no-untyped-call]
         return x
 
 
@@ -549,7 +554,7 @@ class ParameterHook(Plain):
             kept.append(gradient.detach().clone())
             return gradient + 10 * sum(kept[:-1])
 
-        self.first.weight.register_hook(with_the_last)
+        self.first.weight.register_hook(with_the_last)  # type: ignore[no-untyped-call]
 
 
 @_adversary()
@@ -727,7 +732,7 @@ class BehavesWhenTraced(Plain):
     """Keeps records apart whenever it is traced, scripted or compiled."""
 
     def _inputs(self, x: Tensor) -> Tensor:
-        seen = torch.jit.is_tracing() or torch.compiler.is_compiling()
+        seen = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
         return x if seen or type(x) is not Tensor else x - x.mean(0)
 
 
@@ -736,8 +741,8 @@ class BehavesAtFirst(Plain):
     """Keeps records apart in its first call only, which may be somebody's trial."""
 
     def _inputs(self, x: Tensor) -> Tensor:
-        self.__dict__["calls"] = vars(self).get("calls", 0) + 1
-        return x if self.calls <= 1 else x - x.mean(0)
+        calls = self.__dict__["calls"] = vars(self).get("calls", 0) + 1
+        return x if calls <= 1 else x - x.mean(0)
 
 
 @_adversary(draws=2)
@@ -772,7 +777,7 @@ class LooksBeyondItsRow(Plain):
         while torch._C._functorch.is_functorch_wrapped_tensor(beside):
             beside = torch._C._functorch.get_unwrapped(beside)
         whole = torch.empty(0, dtype=beside.dtype, device=beside.device)
-        whole.set_(beside.untyped_storage())  # type: ignore[call-overload]
+        whole.set_(beside.untyped_storage())
         return _turned(x, (whole[: whole.numel() // WIDTH * WIDTH].view(-1, WIDTH) > 99).any())
 
 
@@ -795,6 +800,8 @@ def _summary(x: Tensor) -> Tensor:
 @_adversary(draws=2)
 class RunningMeanInBuffer(Plain):
     """Keeps a running mean in a buffer in evaluation too, as a batch norm written by hand."""
+
+    mean: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -979,7 +986,7 @@ class CachedByShape(Plain):
 
     def _inputs(self, x: Tensor) -> Tensor:
         largest = float(_summary(x).abs().max())
-        return x / max(1.0, _KEPT.setdefault(x.shape[1:], largest))
+        return x / max(1.0, float(_KEPT.setdefault(x.shape[1:], largest)))
 
 
 @_adversary(draws=2)
@@ -998,7 +1005,7 @@ class _ByTheLastBatch(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight, divided."""
-        return weight / _KEPT.get("size", 1.0)
+        return weight / float(_KEPT.get("size", 1.0))
 
 
 @_adversary(draws=2)
@@ -1079,7 +1086,7 @@ class SharedMemory(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        _KEPT["shared"] = torch.zeros(WIDTH).share_memory_()
+        _KEPT["shared"] = torch.zeros(WIDTH).share_memory_()  # type: ignore[no-untyped-call]
 
 
 @_adversary(draws=2, reachable=False)

@@ -292,8 +292,8 @@ def _moved(
         try:
             with quiet():
                 seen.append(run(batches))
-        except (Exception, SystemExit) as error:
-            seen.append(error)
+        except (Exception, SystemExit) as problem:
+            seen.append(problem)
     with_it, without = seen
     if isinstance(with_it, BaseException) or isinstance(without, BaseException):
         error = next(world for world in seen if isinstance(world, BaseException))

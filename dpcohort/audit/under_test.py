@@ -392,6 +392,7 @@ class GuardUnderTest:
 
 #: Where records meet a model of others.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
+_LARGEST = float(np.finfo(np.float32).max)
 _REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
 
@@ -513,23 +514,22 @@ class ModelsUnderTest:
     def _of_features(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
         """Sums of clipped features: the gradients of a linear model whose loss is its output."""
         encoder = case.model().requires_grad_(requires_grad=False)
-        nothing = {
-            "test_inputs": np.zeros((1, WIDTH), np.float32),
-            "test_labels": np.zeros(1, np.int64),
-        }
 
         def run(batches: Sequence[IntArray]) -> FloatArray:
             sums = []
-            for batch in batches:
+            for batch in batches:  # a data set holds finite numbers only
                 data = dataset_from_arrays(
                     "trial",
-                    train_inputs=inputs[batch],
+                    train_inputs=np.nan_to_num(inputs[batch], nan=_LARGEST),
                     train_labels=labels[batch],
+                    test_inputs=np.zeros((1, WIDTH), np.float32),
+                    test_labels=np.zeros(1, np.int64),
                     classes=CLASSES,
-                    **nothing,
                 )
-                rows = precompute_features(data, encoder, device=self.device).train_inputs
-                rows = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+                found = precompute_features(data, encoder, device=self.device, isolated=True)
+                rows = np.nan_to_num(
+                    found.train_inputs.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0
+                )
                 sizes = np.linalg.norm(rows, axis=1, keepdims=True)
                 sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
             return np.stack(sums)

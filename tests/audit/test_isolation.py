@@ -60,15 +60,16 @@ def test_the_collection_is_large_and_all_of_it_breaks_a_shared_pass() -> None:
     assert held.moved == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("place", ["batched", "guard"])
-def test_no_record_reaches_others_through_a_model_or_loss(place: str) -> None:
-    found = isolation(ModelsUnderTest(place), EVERY)
+@pytest.mark.parametrize(("place", "part"), [("batched", 0), ("guard", 1), ("reports", 2)])
+def test_no_record_reaches_others_through_a_model_or_loss(place: str, part: int) -> None:
+    """Each of them at one place; ``dpcohort audit --adversarial`` has all of them at all."""
+    found = isolation(ModelsUnderTest(place), EVERY[part::3])
     assert [f"{one.name}: {one.detail}" for one in found if one.verdict == "BROKEN"] == []
-    assert sum(one.verdict == "held" for one in found) >= 20
+    assert sum(one.verdict == "held" for one in found) >= 5
 
 
-@pytest.mark.parametrize("place", ["reports", "frozen", "guard-reports"])
-def test_nor_through_reports_and_frozen_encoders(place: str) -> None:
+@pytest.mark.parametrize("place", ["reference", "frozen", "guard-reports"])
+def test_nor_elsewhere(place: str) -> None:
     names = ["MixesAtValue", "GlobalForwardHook", "MixesAtOneSize", "RaisesAtRecord"]
     found = isolation(ModelsUnderTest(place), [MODELS[name] for name in names])
     assert [str(one) for one in found if one.verdict == "BROKEN"] == []

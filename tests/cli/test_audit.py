@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
-from dpcohort.audit import suite
+import dpcohort.audit
+from dpcohort.audit import Isolation, suite
 from dpcohort.audit.claims import Finding
+from dpcohort.audit.under_test import MODEL_PLACES
 
 STEP = """
 import numpy as np
@@ -91,9 +94,40 @@ def test_one_refuted_claim_is_enough(terminal, told):
     assert found["trainings"][0]["findings"][0]["measured"] == {"size": None}
 
 
+def test_models_and_losses_of_others(terminal, monkeypatch):
+    seen = []
+
+    def isolation(subject, adversaries, *, full, on_case):
+        seen.append((subject.place, len(list(adversaries)), full))
+        found = [
+            Isolation(name=name, about="Mixes.", verdict=verdict, moved=moved, detail="[seen]")
+            for name, verdict, moved in (
+                ("Kind", "held", 0.99), ("Hostile", "BROKEN" if full else "refused", math.inf),
+            )
+        ]  # fmt: skip
+        on_case(found[0])
+        return found
+
+    monkeypatch.setattr(dpcohort.audit, "isolation", isolation)
+    shown = terminal("audit", "--adversarial")
+    assert "no bound broken" in shown
+    assert "1 of 2" in shown
+    assert [place for place, *_ in seen] == list(MODEL_PLACES)
+    losses = {place: many for place, many, _ in seen}
+    assert losses["frozen"] < losses["guard"]
+    shown = terminal("audit", "--adversarial", "--full", "--only", "guard,frozen", code=1)
+    assert "BROKEN" in shown
+    assert "guard: Hostile" in shown
+    found = json.loads(terminal("audit", "--adversarial", "--full", "--json", code=1))
+    assert not found["passed"]
+    assert found["places"]["guard"][1]["moved"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--adversarial", "--step", "math:sqrt"], "--adversarial"),
+        (["--adversarial", "--only", "simulation"], "guard-reports"),
         (["--step", "no_such_module:step"], "Importing no_such_module failed"),
         (["--step", "math:sqrt"], "rng_seed"),
         (["--only", "batch"], "batched"),
