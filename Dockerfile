@@ -1,17 +1,22 @@
 # Images of a federation: `server` (SuperLink, gate, runs), `node` and `guard`.
 #     docker build --target server -t dpcohort-server .
 # Every process has its own user; compose.yaml adds a read-only root and takes the network away where
-# none is needed. --build-arg PIP_EXTRA_INDEX_URL=... names an index beside the default one.
-FROM python:3.12-slim-bookworm AS build
+# none is needed. --build-arg PIP_EXTRA_INDEX_URL=... names an index beside the default one, for torch
+# without CUDA. Every package is held against its hash in requirements-ci.txt, which is for this Python.
+# The base image is held to a digest by --build-arg PYTHON_IMAGE=python@sha256:..., the digest that
+# `docker buildx imagetools inspect python:3.11-slim-bookworm` prints where there is a network.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE} AS build
 ARG PIP_EXTRA_INDEX_URL=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE requirements-ci.txt ./
 COPY dpcohort dpcohort
 RUN python -m venv /opt/dpcohort \
-    && /opt/dpcohort/bin/pip install --constraint constraints.txt ".[flower,report]"
+    && /opt/dpcohort/bin/pip install --require-hashes --no-deps --only-binary :all: -r requirements-ci.txt \
+    && /opt/dpcohort/bin/pip install --no-deps --no-build-isolation .
 
-FROM python:3.12-slim-bookworm AS base
+FROM ${PYTHON_IMAGE} AS base
 COPY --from=build /opt/dpcohort /opt/dpcohort
 # The numbers are the same in all images: a guard knows the SuperNode's user by it.
 RUN groupadd --gid 10001 dpcohort-server && useradd --uid 10001 --gid 10001 --no-create-home dpcohort-server \

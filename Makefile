@@ -47,7 +47,7 @@ docs-versions: setup
 
 # Wheel and sdist of dpcohort and of dpcohort-lab, into dist/.
 package: setup
-	$(BIN)/python -m pip install --quiet hatchling
+	$(BIN)/python -m pip install --quiet hatchling==1.33.0
 	$(BIN)/python -m hatchling build -d dist
 	cd lab && ../$(BIN)/python -m hatchling build -d ../dist
 

@@ -115,6 +115,19 @@ FRAME = (
         "[1].",
     ),
     Topic(
+        "isolation",
+        "No model and no loss of others lets a record move a batch by more than C.",
+        "Hostile and careless modules and losses, with a record and without it.",
+        "Measured in the row below. Opacus validates layers by type, and no loss [1]. Flower and "
+        "NVFLARE clip or filter a client's whole update and see no model [5, 7].",
+    ),
+    Topic(
+        "isolation-peers",
+        "The same models and losses, given to others (no promise of ours).",
+        "Hostile and careless modules and losses, with a record and without it.",
+        "Opacus' `make_private`, Flower's `LocalDpMod`, NVFLARE's filters [1, 5, 7].",
+    ),
+    Topic(
         "sampler",
         "A record is in a batch as often as accounted for.",
         "Count inclusions of single records and pairs over many batches.",
@@ -145,9 +158,23 @@ FRAME = (
         "Opacus keeps its history in memory, and on disk where its user saves it [1].",
     ),
     Topic(
+        "tampering",
+        "No change to a finished private run goes unseen.",
+        "Every value of every file, lines, bytes and files of four kinds of runs, one at a time.",
+        "",
+    ),
+    Topic(
         "readers",
         "No file makes a reader crash, hang or take more memory than allowed.",
         "Mutated plans, ledgers, receipts, data files and terms.",
+        "",
+    ),
+    Topic(
+        "charges",
+        "Receipts are never below what was paid, beside the rounds and in them, in any order.",
+        "Random orders of estimate, tuning, training, continuation and evaluation, some on configs "
+        "that leave charges out; each receipt against an addition and a Gaussian formula of the "
+        "test's own.",
         "",
     ),
     Topic(
@@ -188,6 +215,8 @@ SOURCES = (
     "`np.random.normal`), which its LocalDpMod uses. Read, and run where a test of ours says so.",
     "jax-privacy 2.0.0: `jax_privacy/noise_addition.py` (`np.random.randint(0, 2**31)` where no "
     "key is given; `jax.random.normal`), `clipping.py` (`nan_safe`), `auditing.py`. Read.",
+    "NVFLARE 2.9.0, its wheel: `nvflare/app_common/filters/` (`svt_privacy.py`, "
+    "`percentile_privacy.py`: `process_dxo` takes weights or their differences). Read.",
 )
 
 HEAD = """\

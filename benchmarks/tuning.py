@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from dpcohort.accounting.charges import write_charge
 from dpcohort.config import Config, commented_config, load_config, loads_config
 from dpcohort.runs import configured_data, configured_job, mean_interval
 from dpcohort.runs.configured import configured_population, held_out_within
@@ -86,7 +88,12 @@ def charged(config: Config, repetitions: int, rounds: int) -> list[float]:
     for seed in range(repetitions):
         seeded = config.with_overrides([f"run.seed={seed}"])
         tuned = tune_charged(seeded, share=0.5, trials=10.0, most_rounds=rounds, device="cpu")
-        found += tested(seeded.with_overrides([*tuned.changes, *tuned.record()]), 1)
+        assert tuned.charge is not None
+        with tempfile.TemporaryDirectory() as folder:
+            write_charge(place := Path(folder) / "charge.json", tuned.charge)
+            paid = f'charges.{tuned.charge.id}="{place}"'
+            changes = [*tuned.changes, paid, *tuned.record()]
+            found += tested(seeded.with_overrides(changes), 1)
     return found
 
 

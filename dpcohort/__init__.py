@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dpcohort.errors import DpcohortError as DpcohortError
     from dpcohort.plan import Plan as Plan
     from dpcohort.plan import make_plan as make_plan
+    from dpcohort.plugins import plugin as plugin
     from dpcohort.runs import Run as Run
     from dpcohort.runs import train as train
     from dpcohort.runs import verify_run as verify_run

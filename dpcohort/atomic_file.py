@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from dpcohort.errors import InputError
 
-__all__ = ["atomic_writer", "new_file_mode", "owner_only", "write_text"]
+__all__ = ["atomic_writer", "new_file_mode", "owner_only", "sync_folder", "write_text"]
 
 _OWNER_ONLY: ContextVar[bool] = ContextVar("owner_only", default=False)
 
@@ -84,7 +84,7 @@ def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]
         raise InputError.because(
             f"{target} could not be written: {error.strerror or error}. Nothing was changed."
         ) from None
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -93,8 +93,8 @@ def write_text(path: str | Path, text: str) -> None:
         file.write(text)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system lets a folder be synced."""
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in a folder survive a power cut, where the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -31,6 +31,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.clients import Population
+from dpcohort.consent import typed
 from dpcohort.data import Dataset, Normalisation, Partition, column_partition
 from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
@@ -113,6 +114,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             classes=task.outputs,
             normalisation=Normalisation(mean=tuple(middle.tolist()), std=tuple(half.tolist())),
             task=task,
+            test_public=True,  # it is none of the records
         )
         partition = _partition(groups, len(inputs))
         names = partition.names
@@ -122,6 +124,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             epsilon=_of_each("epsilon", self.epsilon if epsilon is None else epsilon, names),
             delta=_of_each("delta", self.delta if delta is None else delta, names),
         )
+        typed(*(one for one in (self.model, self.selection, task.loss) if isinstance(one, str)))
         options = dict(self.model_options or {})
         shape, seed = data.input_shape, whole_number("random_state", self.random_state, at_least=0)
         network = build_model(

@@ -24,7 +24,7 @@ from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import selection_problem
-from dpcohort.plugins import is_rule
+from dpcohort.plugins import RULES, is_rule, place_of
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
@@ -396,9 +396,9 @@ def _with_larger_budget(
     plan: Plan, k: int, larger_epsilon: float | None, rule: PlannedRule | None
 ) -> LargerBudget | None:
     name = plan.selection.rule
+    if rule is None and name not in RULES["selection"] and larger_epsilon is None:
+        return None  # to explain a plan, no code of somebody is loaded
     if rule is None and not is_rule("selection", name):
-        if larger_epsilon is None:
-            return None
         raise InputError.because(
             f"the plan was made by the rule {name!r}, which is not installed here, so what another "
             "epsilon would change cannot be computed from the plan alone. Give the config it was "
@@ -434,11 +434,11 @@ class Scenario:
 
     @classmethod
     def of(cls, plan: Plan) -> Scenario:
-        """That of a plan whose rule is fixed before the training."""
+        """That of a plan whose rule is fixed before the training; somebody else's by its place."""
         return cls(
             population=plan.population,
             training=plan.training,
-            rule=plan.selection.rule,
+            rule=place_of("selection", plan.selection.rule),
             rule_settings=plan.selection.settings,
             contract=plan.contract,
             noise_model=plan.noise_model,

@@ -19,7 +19,7 @@ import json
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort._version import __version__
+from dpcohort.accounting.charges import Charge, Paid, after_charges, check_neighbours
 from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
@@ -57,7 +58,7 @@ from dpcohort.errors import (
 )
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.plugins import RULES, make_rule
+from dpcohort.plugins import RULES, is_named_function, make_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.problem import (
@@ -141,6 +142,7 @@ class Plan:
         noise_model: which expected noise the selection weighed.
         adaptive: rule and reports where cohorts are chosen during the training, else None.
         before: earlier runs that it goes on from, oldest first; what was spent in them counts.
+        paid: promises in all, and what was paid of them beside rounds; the population has the rest.
         pooled: weights and shares of noise where trust is pooled, else None. The noise multiplier
             of a client is then that of h honest shares against what its weight lets a record do.
     """
@@ -157,6 +159,7 @@ class Plan:
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
     before: tuple[Segment, ...] = ()
+    paid: Paid = field(default_factory=Paid)
     pooled: Pooled | None = None
 
     def __repr__(self) -> str:
@@ -226,6 +229,8 @@ class Plan:
                 here & ~self.population.public, "has a budget, and was a public one before"
             )
         check_contract(self.before, self.contract, self.training.cohort_size)
+        check_neighbours(self.paid.charges, self.contract.neighbours)
+        self.paid.check(self.population)
         self._check_pooled(held)
 
     def _check_pooled(self, held: BoolArray) -> None:
@@ -783,6 +788,8 @@ class Plan:
             digest.update(np.ascontiguousarray(column).tobytes())
         if self.before:
             digest.update(json.dumps(_plain_before(self), sort_keys=True).encode())
+        if self.paid:
+            digest.update(json.dumps(self.paid.to_dict(), sort_keys=True).encode())
         if self.pooled is not None:
             digest.update(json.dumps(self.pooled.to_dict(), sort_keys=True).encode())
         return digest.hexdigest()
@@ -834,11 +841,12 @@ def make_plan(
     seed: int | None = None,
     progress: Progress = silent,
     before: Sequence[Segment] = (),
+    charges: Sequence[Charge] = (),
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
     Args:
-        population: clients with sizes and budgets.
+        population: clients with sizes and whole budgets.
         training: rounds, cohort size, batch, clip and model dimension.
         selection: a rule, or the name of one with its default settings.
         accountant: ``tight``, ``paper``, or a whole ``Contract``.
@@ -849,6 +857,7 @@ def make_plan(
         seed: what the schedule is drawn from; drawn and recorded if not given.
         progress: told how far a plan for many clients has come.
         before: earlier runs that it goes on from; each client has what they left of its budget.
+        charges: what was paid beside rounds, ever; it is taken off the budgets first.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise, or clients with nothing left.
@@ -860,11 +869,18 @@ def make_plan(
         True
     """
     contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
-    rule = rule_from_settings(selection) if isinstance(selection, str) else selection
+    rule = selection
+    if isinstance(rule, str):
+        if is_named_function(rule):
+            from dpcohort.consent import typed
+
+            typed(rule)
+        rule = rule_from_settings(rule)
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     check_contract(before, contract, training.cohort_size)
+    population, paid = after_charges(population, charges), Paid.of(population, charges)
     refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
@@ -900,6 +916,7 @@ def make_plan(
         training=training,
         contract=contract,
         before=tuple(before),
+        paid=paid,
         noise_model="exact" if noise_model == "exact" else "paper",
         selection=chosen,
         schedule=schedule,
@@ -1090,6 +1107,8 @@ def _pieces(plan: Plan) -> Iterator[str]:
         content["pooled"] = plan.pooled.to_dict()
     if plan.before:
         content["before"] = _plain_before(plan)
+    if plan.paid:
+        content["paid"] = plan.paid.to_dict()
     for key, value in content.items():
         yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
     yield "\n}\n"
@@ -1249,6 +1268,7 @@ def _rebuilt(content: Mapping[str, Any]) -> Plan:
         training=training,
         contract=Contract(**content["contract"]),
         before=tuple(Segment.from_dict(segment) for segment in content.get("before", ())),
+        paid=Paid.from_dict(content["paid"]) if "paid" in content else Paid(),
         **parts(content, population, training),
     )
 

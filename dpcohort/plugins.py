@@ -4,6 +4,9 @@
 A rule of this package is a line in ``RULES``: its name and the place of its class. Another
 package adds one with an entry point. Names are known without loading anything.
 
+What a name in a file stands for is loaded with the user's consent (`dpcohort.consent`) and used
+only if it was made for that: marked with ``@plugin(kind)``, or a class of the kind's base.
+
 A name means one rule. A name of this package is always its own rule's: installing another package
 changes no config, plan or run. Who uses a name that an installed package announces too is warned.
 """
@@ -11,7 +14,6 @@ changes no config, plan or run. Who uses a name that an installed package announ
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -22,7 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort.errors import DpcohortError, InputError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILLED",
+    "KINDS",
     "RULES",
     "RuleNameWarning",
     "announced",
@@ -41,18 +44,37 @@ __all__ = [
     "full_name",
     "is_foreign",
     "is_named_function",
+    "is_of_kind",
     "is_rule",
     "kind_of_rule",
     "make_rule",
     "named_function",
+    "named_plugin",
     "naming_the_rule",
     "overshadowed",
+    "place_of",
+    "plugin",
+    "require_consent",
     "rule_card",
     "rule_names",
     "settings_of",
     "telling",
 ]
 
+
+Kind = Literal["selection", "adaptive", "aggregation", "model", "data", "loss"]
+KINDS = get_args(Kind)
+
+#: Classes whose subclasses are of a kind without a mark. By name: none is loaded to compare.
+_BASES = {
+    "selection": "dpcohort.selection.problem:PlannedRule",
+    "adaptive": "dpcohort.adaptive.rule:AdaptiveRule",
+    "aggregation": "dpcohort.aggregation.rule:AggregationRule",
+    "model": "torch.nn.modules.module:Module",
+}
+_MARK = "__dpcohort_plugin__"
+
+Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 _UNSAID = "not said"
 
@@ -144,8 +166,8 @@ def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[...
         field: what it is called in errors; the kind by default.
 
     Raises:
-        InputError: there is no such rule (the nearest name is suggested), or the module or
-            package that should have it cannot be loaded.
+        InputError: there is no such rule (the nearest name is suggested), the user has not allowed
+            its code, it cannot be loaded, or is no rule of that kind.
 
     Example:
         >>> find_rule("selection", "uniform").name
@@ -158,7 +180,7 @@ def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[...
         rule = getattr(importlib.import_module(f"dpcohort.{module}"), class_name)
         return rule
     if isinstance(name, str) and is_named_function(name):
-        return named_function(label, name, kind="class", example="my_project.rules:MyRule")
+        return named_plugin(kind, name, label)
     # Two packages may choose one name; which of them is meant, only the user knows.
     entries = [entry for other in _SAME_KEY[kind] for entry in _entries(other)]
     places = sorted({entry.value for entry in entries if entry.name == name})
@@ -175,7 +197,20 @@ def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[...
             f"the rule {name!r} is announced as {found.value}, but loading that failed: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return rule
+    return _of_kind(kind, label, name, rule)
+
+
+def place_of(kind: str, name: str) -> str:
+    """A rule of another package by its ``module:Class``, to be loaded with consent only.
+
+    For names that were read from a plan; any other name stays as it is.
+
+    Example:
+        >>> place_of("selection", "uniform")
+        'uniform'
+    """
+    entry = None if name in RULES[kind] else announced(kind).get(name)
+    return name if entry is None else entry.value
 
 
 def make_rule(kind: str, name: str, settings: Mapping[str, Any]) -> Any:
@@ -429,8 +464,8 @@ def kind_of_rule(name: str) -> str:
         ('selection', 'adaptive')
     """
     if is_named_function(name):
-        found = find_rule("selection", name, field="rule")
-        return "adaptive" if hasattr(found, "ask") and hasattr(found, "choose") else "selection"
+        found = _loaded("rule", name, what="class")
+        return "adaptive" if is_of_kind("adaptive", found) else "selection"
     adaptive = rule_names("adaptive")
     known = choice("rule", name, [*rule_names("selection"), *adaptive])
     return "adaptive" if known in adaptive else "selection"
@@ -534,63 +569,160 @@ def is_named_function(text: str) -> bool:
     return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
 
 
-def named_function(
-    field: str,
-    text: str,
-    *,
-    kind: str = "function",
-    example: str = "my_project.data:load",
-) -> Callable[..., Any]:
-    """The function of that name; modules in the current folder are found too.
+def plugin(kind: Kind) -> Callable[[Marked], Marked]:
+    """Mark a class or function as something that a configuration may name, of one kind.
+
+    Args:
+        kind: ``selection`` or ``adaptive`` (a class that is a rule), ``aggregation`` (a class),
+            ``model`` (a function that returns a module), ``data`` (one that returns a data set) or
+            ``loss``.
+
+    Raises:
+        InputError: there is no such kind.
+
+    Example:
+        >>> @plugin("loss")
+        ... def squared(outputs, targets):
+        ...     return (outputs[:, 0] - targets) ** 2
+    """
+    choice("kind", kind, KINDS)
+
+    def mark(thing: Marked) -> Marked:
+        setattr(thing, _MARK, kind)
+        return thing
+
+    return mark
+
+
+def named_plugin(kind: str, text: str, field: str | None = None) -> Callable[..., Any]:
+    """What a file names as ``module:name``: loaded with consent, and of the right kind.
+
+    What the user's program has imported itself, and marked, needs no consent.
+
+    Args:
+        kind: one of ``KINDS``.
+        text: ``module:name``.
+        field: what it is for, named in errors; the kind by default.
+
+    Raises:
+        InputError: there is no consent, the module or the name is not there, importing it fails,
+            or it is of another kind; it was not called.
+
+    Example:
+        >>> named_plugin("selection", "dpcohort.selection.rules:Uniform").name
+        'uniform'
+        >>> named_plugin("model", "dpcohort.plugins:named_function")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: model = 'dpcohort.plugins:named_function' is not allowed: ...
+    """
+    label = field or kind
+    return _of_kind(kind, label, text, _loaded(label, text, what=_WHAT.get(kind, "class")))
+
+
+_WHAT = {"model": "function", "data": "function", "loss": "function"}
+
+
+def _of_kind(kind: str, field: str, text: str, found: Callable[..., Any]) -> Callable[..., Any]:
+    if is_of_kind(kind, found):
+        return found
+    base = f", or a class that inherits from {_BASES[kind]}" if kind in _BASES else ""
+    raise InputError(field, given=text, allowed=f'marked with @dpcohort.plugin("{kind}"){base}')
+
+
+def is_of_kind(kind: str, found: object) -> bool:
+    """Whether a class or function is marked as one of a kind, or inherits from the kind's base.
+
+    Example:
+        >>> is_of_kind("model", print), is_of_kind("loss", plugin("loss")(lambda *given: given))
+        (False, True)
+    """
+    if getattr(found, _MARK, None) == kind:
+        return True
+    kinds = {f"dpcohort.{place}" for place in RULES.get(kind, {}).values()} | {_BASES.get(kind)}
+    return inspect.isclass(found) and any(full_name(one) in kinds for one in found.__mro__)
+
+
+def named_function(field: str, text: str, *, example: str) -> Callable[..., Any]:
+    """The function that the user typed; modules in the current folder are found too.
 
     Args:
         field: what it is for, named in errors.
-        text: ``module:function``.
-        kind: ``function`` or ``class``, for errors.
+        text: ``module:function``, as typed: not from a file.
         example: of such a name, for errors.
 
     Raises:
         InputError: if the module or the function is not there, or importing it fails.
 
     Example:
-        >>> named_function("dataset", "math:sqrt")(9.0)
-        3.0
+        >>> named_function("--step", "dpcohort.plugins:is_rule", example="mine:step").__name__
+        'is_rule'
     """
-    allowed = f"module:{kind}, as in {example}"
+    from dpcohort.consent import typed
+
+    typed(text)
+    return _loaded(field, text, example=example)
+
+
+def require_consent(field: str, text: str) -> None:
+    """Refuse a ``module:name`` that the user has neither allowed nor imported; nothing is loaded.
+
+    Args:
+        field: what it is for, named in errors.
+        text: ``module:name``.
+
+    Raises:
+        InputError: names the file that would be loaded, its hash, and how to allow it.
+
+    Example:
+        >>> require_consent("rule", "subprocess:Popen")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: rule = 'subprocess:Popen' is not allowed: it must be ...
+    """
+    if _running(text) is None:
+        from dpcohort import consent
+
+        consent.require_consent(field, text)
+
+
+def _running(text: str) -> Callable[..., Any] | None:
+    """What the user's own program has imported and marked."""
+    module, _, name = text.partition(":")
+    known = sys.modules.get(module)
+    own: Any = None if known is None else vars(known).get(name)
+    return cast("Callable[..., Any]", own) if getattr(own, _MARK, None) in KINDS else None
+
+
+def _loaded(
+    field: str, text: str, *, what: str = "function", example: str = ""
+) -> Callable[..., Any]:
     if not is_named_function(text):
-        raise InputError(field, given=text, allowed=allowed)
+        example = example or ("my_project:MyRule" if what == "class" else "my_project:load")
+        raise InputError(field, given=text, allowed=f"module:{what}, as in {example}")
     module_name, _, name = text.partition(":")
-    with _current_folder_importable():
-        try:
-            module = importlib.import_module(module_name)
-        except Exception as error:  # the user's module may fail in any way while it is imported
-            raise InputError(
-                field,
-                given=text,
-                allowed=allowed,
-                next_step=f"Importing {module_name} failed: {type(error).__name__}: {error}. "
-                "Modules are looked for among installed packages and in the current folder.",
-            ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
+    # Running already, by the user's own program, which marked it.
+    if (own := _running(text)) is not None:
+        return own
+    from dpcohort.consent import import_allowed
+
+    require_consent(field, text)
+    allowed = f"module:{what} that can be loaded"
+    try:
+        module = import_allowed(module_name)
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise InputError(
+            field,
+            given=text,
+            allowed=allowed,
+            next_step=f"Importing {module_name} failed: {type(error).__name__}: {error}. "
+            "Modules are looked for among installed packages and in the current folder.",
+        ) from error
+    found = getattr(module, name, None)
+    if not callable(found):
         hint = did_you_mean(name, [word for word in dir(module) if not word.startswith("_")])
-        step = f"The module {module_name} has no {kind} {name!r}."
+        step = f"The module {module_name} has no {what} {name!r}."
         next_step = f"{step} {hint}" if hint else step
         raise InputError(field, given=text, allowed=allowed, next_step=next_step)
-    found: Callable[..., Any] = function
-    return found
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """A console script does not have the current folder on its path; a user expects it there."""
-    folder = os.getcwd()
-    if folder in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.append(folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
+    function: Callable[..., Any] = found
+    return function

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpcohort._validate import FloatArray, choice, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
-from dpcohort.plugins import is_named_function, named_function, telling
+from dpcohort.plugins import is_named_function, named_plugin, telling
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,8 @@ class Task:
         kind: ``classification`` (one class a record), ``multi-label`` (each label is there or not),
             ``regression`` (a number within public bounds) or ``counts`` (0, 1, 2, ...).
         outputs: length of the model's output: classes, labels, or 1.
-        loss: one of `LOSSES`, or ``module:function`` of the user's; "" is the usual one.
+        loss: one of `LOSSES`, or ``module:function`` of the user's, marked
+            ``@dpcohort.plugin("loss")``; "" is the usual one.
         names: of the classes or labels, as people call them; () where they are numbers.
         class_weights: public factors on the loss of each class (or label); () is none.
         bounds: smallest and largest number to be predicted; public. Targets beyond are cut off.
@@ -284,7 +285,7 @@ def check_own_loss(task: Task) -> None:
         >>> check_own_loss(Task(kind="regression", outputs=1, bounds=(0.0, 1.0), loss="math:fsum"))
         Traceback (most recent call last):
         ...
-        dpcohort.errors.InputError: the loss math:fsum failed on 3 examples: TypeError: ...
+        dpcohort.errors.InputError: loss = 'math:fsum' is not allowed: ...
     """
     if is_named_function(task.loss):
         for rows in _ROWS:
@@ -371,7 +372,7 @@ def made_up_targets(task: Task, rows: int) -> Tensor:
 
 
 def _own_loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    function: Callable[..., Any] = named_function("loss", name, example="my_project.losses:pinball")
+    function: Callable[..., Any] = named_plugin("loss", name)
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         found = function(outputs, targets)

@@ -13,10 +13,12 @@ from functools import cache, lru_cache, wraps
 
 import pytest
 
-from dpcohort import metrics
+from dpcohort import consent, metrics
 from dpcohort.accounting import events
+from dpcohort.accounting.charges import charge_of, write_charge
 from dpcohort.config import load_config
 from dpcohort.data import load
+from dpcohort.runs.configured import configured_charges, promised_population
 
 # Plans, runs and ledgers wait for the disk at every file, and in memory for nothing.
 if (
@@ -53,6 +55,35 @@ def _what_many_tests_ask_for_is_made_once():
 
         patch.setattr(load, "_load_digits", copied)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_allowed_before_a_test(monkeypatch, tmp_path_factory):
+    """No code of one test, or of this user, may run in another."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "nobody"))
+    monkeypatch.setattr(consent, "_TYPED", set())
+    monkeypatch.setattr(consent, "_MODULES", set())
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """Makes changes of a config that say what charged tuning would: a share of all that is left."""
+
+    def paid(config, share, *, private=False):
+        charge = charge_of(
+            promised_population(config), configured_charges(config),
+            lambda epsilon, delta: (share * epsilon, share * delta),
+            what="tuning", private=private, neighbours=config.contract.neighbours,
+        )  # fmt: skip
+        path = tmp_path / f"{charge.id[:8]}.charge.json"
+        write_charge(path, charge)
+        return [
+            f'charges.{charge.id}="{path}"',
+            "tuning.source=charged",
+            f'tuning.charge="{charge.id}"',
+        ]
+
+    return paid
 
 
 @pytest.fixture

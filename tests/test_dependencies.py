@@ -158,3 +158,21 @@ def test_what_an_audit_could_not_ask_about_is_not_called_safe(
     printed = "".join(capsys.readouterr())
     assert told in printed
     assert "Traceback" not in printed
+
+
+def test_everything_that_is_installed_to_build_or_to_ship_has_a_version():
+    lock = (ROOT / "requirements-ci.txt").read_text()
+    image, make, flow = (
+        (ROOT / name).read_text() for name in ("Dockerfile", "Makefile", ".github/workflows/ci.yml")
+    )
+    first, second = re.findall(r"pip install (.+?)(?: \\\\)?$", image, re.M)
+    assert first.startswith("--require-hashes --no-deps")
+    assert second == "--no-deps --no-build-isolation ."
+    assert f"# for: python {re.search('python:([0-9.]+)-', image)[1]}," in lock
+    for line in re.findall(r"-m pip install (?:--quiet )?([a-z].+)$", make + flow, re.M):
+        for package in line.split():
+            assert "==" in package or package.startswith("dist/"), package
+    built = (ROOT / ".github" / "build-constraints.txt").read_text()
+    for package in re.findall(r"^hatchling==\S+$", built, re.M):
+        assert f"{package} " in lock
+        assert package in make

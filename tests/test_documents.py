@@ -58,7 +58,8 @@ def test_options_in_the_documents_exist():
             command = roots.get(words[0] if words else "", roots["train"])
             while words and words[0] in getattr(command, "commands", {}):
                 command = command.get_command(None, words.pop(0))
-            known = {option for one in command.params for option in one.opts} | {"--help"}
+            known = {option for one in command.params for option in one.opts}
+            known |= {"--help", "--allow-code"}  # which may stand anywhere
             told = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
             if told - known:
                 unknown.append((document.name, line))

@@ -14,6 +14,7 @@ import pytest
 from dpcohort import make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
+from dpcohort.consent import allow_code
 from dpcohort.plugins import RULES, rule_card, rule_names
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
@@ -74,11 +75,13 @@ def test_an_entry_point_is_found_and_trains(kind, installed):
 @pytest.mark.parametrize("kind", RULES)
 def test_its_place_will_do_instead_of_a_name(kind, beside_them):
     name, place = RULES[kind]
+    allow_code(place)
     assert name not in rule_names(kind)  # it is not installed
     assert trained(config_change(kind, f'"{place}"')).is_finished
 
 
 def test_settings_reach_them(beside_them):
+    allow_code("square_root")
     even = trained('selection.rule="square_root:SquareRoot"', "selection.power=0.0")
     assert even.plan.selection.probabilities == pytest.approx(np.full(8, 1 / 8))
 

@@ -10,6 +10,7 @@ that many for each reader instead of a few, best under a limit of memory:
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -18,7 +19,9 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.accounting.charges import Charge, write_charge
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.clients.population import read_clients_csv
 from dpcohort.config import commented_config, load_config
@@ -33,6 +37,7 @@ from dpcohort.data.arrays import load_arrays
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
+from dpcohort.data.private_bounds import read_estimate
 from dpcohort.data.tables import dataset_from_table, read_table
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.messages import draw_message, open_message, read_draws, read_hello
@@ -47,6 +52,7 @@ from dpcohort.report.html.sources import read_reproduction
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
 from dpcohort.runs.journal import Journal
+from dpcohort.text_files import parse_json
 
 ROOT = Path(__file__).parents[1]
 TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))
@@ -101,6 +107,25 @@ def _plans(folder: Path) -> list[bytes]:
         _saved(_PLAN.save, folder, "plan.json"),
         _saved(adaptive.save, folder, "adaptive.json"),
     ]
+
+
+def _charges(folder: Path) -> list[bytes]:
+    paid: Any = {"promised": {"a": (2.0, 1e-5)}, "spent": {"a": (0.5, 1e-6)}, "public": ("b",)}
+    charge = Charge(what="estimate", private=True, nonce="0" * 32, **paid)
+    found = {"bounds": {"x": [0, 9]}, "cells": 32}
+    return [_saved(lambda path: write_charge(path, charge, **found), folder, "a.json")]
+
+
+def _charge_of(path: Path) -> object:
+    with suppress(ValueError, KeyError):  # a file whose hashes are right, whatever it says
+        said = parse_json(path.read_bytes())
+        charge, content = said["charge"], {k: said[k] for k in ("format", "schema", "result")}
+        own = {key: value for key, value in charge.items() if key != "id"}
+        name = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+        content = {**content, "charge": {**charge, "id": name}}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        path.write_text(json.dumps({**content, "sha256": digest}))
+    return read_estimate(path)
 
 
 def _ledger(folder: Path) -> list[bytes]:
@@ -227,6 +252,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "csv-table": (lambda _: [_TABLE], _table_of, "table.csv"),
     "parquet-table": (_parquet, _table_of, "table.parquet"),
     "guard-data": (_guarded, _guard_data_of, "data.npz"),
+    "charge": (_charges, _charge_of, "charge.json"),
     "partition": (_partition, load_partition, "partition.npz"),
     "cifar-batch": (lambda _: [bytes([3]) + bytes(3072)], read_batch, "data_batch_1.bin"),
     "plan": (_plans, Plan.load, "plan.json"),

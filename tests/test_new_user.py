@@ -33,7 +33,9 @@ BUDGETS = [0.5] * 3 + [2.0] * 5 + [8.0] * 4
 OWN_FILES = {
     "trial_net": """
 from torch import nn
+from dpcohort import plugin
 
+@plugin("model")
 def build(input_shape, classes, width=6):
     return nn.Sequential(nn.Linear(input_shape[0], width), nn.Tanh(), nn.Linear(width, classes))
 """,
@@ -49,7 +51,9 @@ class Quieter(PlannedRule):
 """,
     "trial_loss": """
 import torch
+from dpcohort import plugin
 
+@plugin("loss")
 def log_cosh(outputs, targets):
     away = 4 * (outputs[:, 0] - targets)
     return away + torch.nn.functional.softplus(-2 * away)
@@ -167,6 +171,9 @@ def of_a_spreadsheet(*words: str, **changes: str) -> Case:
     def case(folder: Path, new: Callable[..., str]) -> str:
         spreadsheet(folder)
         table = ("--from", "patients.csv", "--client", "Klinik", "--clients", "clients.csv")
+        for one in {"Station", "Raucher", "Befund"} - {*words}:
+            table += ("--category", one)
+        table += ("--leave-out", "Notiz")
         text = new(*table, *words).replace('"logistic"', changes.get("model", '"logistic"'))
         for key, value in {**FILLED, **changes}.items():
             line = "" if value is None else f"{key} = {value}"
@@ -206,6 +213,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     for name, text in OWN_FILES.items():
         Path(f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
+        assert main(["--allow-code", name]) == 0
     return tmp_path
 
 

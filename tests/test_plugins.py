@@ -9,10 +9,10 @@ import subprocess
 import sys
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 
 import pytest
 
+from dpcohort.consent import allow_code
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plugins import (
     RULES,
@@ -37,7 +37,9 @@ EVERY = [(kind, name) for kind, rules in RULES.items() for name in rules]
 
 PLUGIN = '''
 from dataclasses import dataclass
+from dpcohort import plugin
 
+@plugin("aggregation")
 @dataclass(frozen=True)
 class Last:
     """The last draw alone."""
@@ -60,7 +62,7 @@ def installed(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-this-test\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
         "[dpcohort.aggregation]\nlast = plugin_of_this_test:Last\nmean = plugin_of_this_test:Last\n"
-        "broken = plugin_of_this_test:Missing\n"
+        "broken = plugin_of_this_test:Missing\npath = pathlib:Path\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -151,6 +153,8 @@ def test_a_package_announces_rules(installed):
         find_rule("aggregation", "broken")
     with pytest.raises(InputError, match="Did you mean 'last'"):
         find_rule("aggregation", "lasst")
+    with pytest.raises(InputError, match=r"'path' is not allowed: .*plugin..aggregation"):
+        find_rule("aggregation", "path")
 
 
 def test_a_package_that_comes_and_goes_is_noticed(installed):
@@ -197,6 +201,7 @@ def test_without_the_package_the_rule_is_unknown():
 def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
     (tmp_path / "own_rules_of_this_test.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
+    allow_code("own_rules_of_this_test")
     try:
         assert make_rule("aggregation", "own_rules_of_this_test:Last", {}).factor == 1.0
         assert is_rule("aggregation", "own_rules_of_this_test:Last")
@@ -234,6 +239,7 @@ def test_a_name_that_two_packages_use_must_be_told_apart(installed):
         InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
     ):
         find_rule("aggregation", "last")
+    allow_code("plugin_of_this_test")
     assert find_rule("aggregation", "plugin_of_this_test:Last").name == "last"
 
 
@@ -245,8 +251,8 @@ def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(annou
         with pytest.raises(InputError, match="more than one package: here:Square, there:Square"):
             find_rule(kind, "square")
     announce("aggregation", "round", "here:Round")
-    announce("selection", "round", "pathlib:Path")
-    assert find_rule("selection", "round") is Path  # another key, another rule
+    announce("selection", "round", "dpcohort.selection.rules:Uniform")
+    assert find_rule("selection", "round") is Uniform  # another key, another rule
 
 
 @pytest.mark.parametrize(
@@ -282,15 +288,18 @@ def test_other_rules_are_used_without_a_word(announce):
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
-        ("selection", "plugin_of_this_test:Last", "no selection rule.*lack select"),
-        ("adaptive", "plugin_of_this_test:Last", "no adaptive rule.*lack check"),
-        ("aggregation", "pathlib:Path", "no aggregation rule.*lack combine"),
+        ("selection", "plugin_of_this_test:Last", "marked with @dpcohort.plugin..selection"),
+        ("adaptive", "plugin_of_this_test:Bare", "no adaptive rule.*lack name, check"),
+        ("aggregation", "pathlib:Path", "pathlib is a module of Python itself"),
         ("aggregation", "plugin_of_this_test:Fails", "Fails failed in being made: ValueError: no"),
     ],
 )
 def test_a_class_that_is_no_such_rule(installed, kind, name, words):
     with (installed / "plugin_of_this_test.py").open("a") as file:
-        file.write("\nclass Fails:\n    def __init__(self):\n        raise ValueError('no')\n")
+        file.write("\n@plugin('aggregation')\nclass Fails:\n")
+        file.write("    def __init__(self):\n        raise ValueError('no')\n")
+        file.write("@plugin('adaptive')\nclass Bare: pass\n")
+    allow_code("plugin_of_this_test")
     with pytest.raises(InputError, match=words):
         make_rule(kind, name, {})
 
@@ -344,7 +353,7 @@ def test_a_module_in_the_current_folder_is_found_and_the_path_left_as_it_was(tmp
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     before = list(sys.path)
     try:
-        assert named_function("dataset", "module_of_this_test:answer")() == 42
+        assert named_function("--step", "module_of_this_test:answer", example="a:b")() == 42
     finally:
         sys.modules.pop("module_of_this_test", None)
     assert sys.path == before
@@ -354,18 +363,18 @@ def test_a_module_that_fails_is_reported(tmp_path, monkeypatch):
     (tmp_path / "module_that_fails.py").write_text("raise RuntimeError('no luck')\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="RuntimeError: no luck"):
-        named_function("dataset", "module_that_fails:load")
+        named_function("--step", "module_that_fails:load", example="a:b")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("no_such_module_here:load", "Importing no_such_module_here failed"),
-        ("math:sqrtt", "Did you mean 'sqrt'"),
-        ("math:pi", "has no function 'pi'"),
-        ("math.sqrt", "module:function"),
+        ("dpcohort.plugins:find_rules", "Did you mean 'find_rule'"),
+        ("rich.text:annotations", "has no function 'annotations'"),
+        ("math.sqrt", "module:function, as in a:b"),
     ],
 )
 def test_wrong_names_are_refused(text, message):
     with pytest.raises(InputError, match=message):
-        named_function("model", text)
+        named_function("--step", text, example="a:b")

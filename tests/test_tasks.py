@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.consent import allow_code
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task, check_own_loss, made_up_targets, refined_task
 
@@ -127,8 +128,10 @@ def broken(outputs, targets):
     ],
 )
 def test_an_own_loss_is_refused_unless_it_is_each_records_own(name, words, tmp_path, monkeypatch):
-    (tmp_path / "own_losses_tried.py").write_text(OWN)
+    marked = OWN.replace("def ", '@plugin("loss")\ndef ')
+    (tmp_path / "own_losses_tried.py").write_text(f"from dpcohort import plugin\n{marked}")
     monkeypatch.chdir(tmp_path)
+    allow_code("own_losses_tried")
     check_own_loss(Task(**STAY, loss="own_losses_tried:good"))
     with pytest.raises(InputError, match=words):
         check_own_loss(Task(**STAY, loss=f"own_losses_tried:{name}"))

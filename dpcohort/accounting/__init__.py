@@ -13,6 +13,8 @@ from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.accounting.calibration import calibrate_noise as calibrate_noise
+    from dpcohort.accounting.charges import Charge as Charge
+    from dpcohort.accounting.charges import Paid as Paid
     from dpcohort.accounting.closed_forms import gaussian_delta as gaussian_delta
     from dpcohort.accounting.closed_forms import gaussian_mu as gaussian_mu
     from dpcohort.accounting.closed_forms import paper_noise_multiplier as paper_noise_multiplier
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from dpcohort.accounting.risk import charged_risk as charged_risk
     from dpcohort.accounting.risk import hull_corners as hull_corners
     from dpcohort.accounting.risk import promised_risk as promised_risk
-    from dpcohort.accounting.segments import Charge as Charge
     from dpcohort.accounting.segments import Segment as Segment
 
 __all__, __getattr__ = names_on_use(__name__)

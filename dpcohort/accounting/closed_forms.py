@@ -165,6 +165,8 @@ def _log_delta(eps: FloatArray, mu: FloatArray) -> tuple[FloatArray, FloatArray]
 
 def _delta(eps: FloatArray, mu: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
+        # eps/mu - mu/2 is rounded; where both are large that is more than the margin
+        eps = np.maximum(eps - 2.0**-50 * (eps + mu * mu), 0.0)
         a = eps / mu - mu / 2
     near = a < _FAR
     delta = np.zeros_like(a)

@@ -187,19 +187,28 @@ def on_grid(pair: LossPair, step: float, *, tail: float, lowest: float) -> GridL
 
 def _remove_loss(pair: LossPair, x: FloatArray) -> FloatArray:
     exponent = pair.shift * x - pair.shift**2 / 2
-    small = np.log1p(pair.rate * np.expm1(np.minimum(exponent, _OVERFLOW)))
-    with np.errstate(divide="ignore"):
-        large = np.logaddexp(np.log1p(-pair.rate), np.log(pair.rate) + exponent)
-    return np.where(exponent > _OVERFLOW, large, small)
+    if pair.rate == 1:  # the limit of what follows, which meets log 0 on the way
+        return exponent
+    # below -1 a rate near 1 would cancel, and above a small one lose the digits of a small loss
+    middle = (exponent <= _OVERFLOW) & ((exponent >= -1) | (pair.rate <= 0.5))
+    near_zero = np.log1p(pair.rate * np.expm1(np.where(middle, exponent, 0.0)))
+    far = np.logaddexp(np.log1p(-pair.rate), np.log(pair.rate) + exponent)
+    return np.where(middle, near_zero, far)
 
 
 def _remove_output(pair: LossPair, loss: FloatArray) -> FloatArray:
+    if pair.rate == 1:
+        return loss / pair.shift + pair.shift / 2
+    log_unseen = np.log1p(-pair.rate)  # the smallest loss
     with np.errstate(divide="ignore"):
-        ratio = np.expm1(np.minimum(loss, _OVERFLOW)) / pair.rate
-        small = np.log1p(np.maximum(ratio, -1.0))
+        ratio = np.expm1(np.clip(loss, -1.0, _OVERFLOW)) / pair.rate
+        near_zero = np.log1p(np.maximum(ratio, -1.0))
+        above = np.maximum(np.minimum(loss, _OVERFLOW) - log_unseen, 0.0)
+        small = np.log(np.expm1(above)) + log_unseen - np.log(pair.rate)
         rest = np.log1p(-(1 - pair.rate) * np.exp(-np.maximum(loss, 1.0)))
         large = loss + rest - np.log(pair.rate)
-    return np.where(loss > _OVERFLOW, large, small) / pair.shift + pair.shift / 2
+    exponent = np.where(loss > _OVERFLOW, large, np.where(loss < -1, small, near_zero))
+    return exponent / pair.shift + pair.shift / 2
 
 
 def _top(pair: LossPair, tail: float) -> float:
@@ -337,7 +346,7 @@ def largest_sum(parts: Parts) -> float:
         >>> round(largest_sum([(LossPair(kind="add", shift=1.0, rate=0.5), 2)]), 6)
         1.386294
     """
-    if any(pair.kind != "add" for pair, _ in parts):
+    if any(pair.kind != "add" or pair.rate == 1 for pair, _ in parts):
         return math.inf
     return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in parts)
 

@@ -64,7 +64,11 @@ _COARSE = 10  # the direction that is hardly ever the worse one is first tried o
 _LARGEST_SHIFT = 50.0
 _SMALLEST_SHIFT = 1e-9
 _SMALLEST_RATE = 1e-9
-_ALMOST_ONE = 1 - 1e-12
+_LARGEST_RATE = 1 - 1e-9
+_LARGEST_EPSILON = 1e15  # of sampled steps: δ at a larger one is bounded by δ here
+_LARGEST_MU = 1e5  # of a closed form; beyond, the tail of the loss bounds δ as closely
+# Accounting that fails proves nothing, and says so: after a run it must not stop the receipts.
+_NO_NUMBER = (ArithmeticError, ValueError)
 
 _MOST_FURTHER_STEPS = 10**9
 _NOISE_ACCURACY = 1e-5
@@ -355,6 +359,8 @@ def composed_delta(
             return 0.0
         return gaussian_delta(epsilon=epsilon, mu=case) if case < math.inf else 1.0
 
+    epsilon = min(epsilon, _LARGEST_EPSILON)
+
     def value(parts: Parts, trial: float) -> float:
         if not _is_tiny(parts):
             return grid_delta(parts, epsilon, tolerance=trial)
@@ -362,7 +368,10 @@ def composed_delta(
 
         return rare_delta(parts, epsilon, coarseness=trial / TOLERANCE, expected=expected)
 
-    worst = _worst(case, tolerance, value, lambda worst: (epsilon, worst))
+    try:
+        worst = _worst(case, tolerance, value, lambda worst: (epsilon, worst))
+    except _NO_NUMBER:
+        worst = 1.0
     return min(worst, _plain_delta(case))
 
 
@@ -389,7 +398,10 @@ def composed_epsilon(
 
         return rare_epsilon(parts, delta, coarseness=trial / TOLERANCE)
 
-    return _worst(case, tolerance, value, lambda worst: (worst, delta))
+    try:
+        return _worst(case, tolerance, value, lambda worst: (worst, delta))
+    except _NO_NUMBER:
+        return math.inf
 
 
 def _is_tiny(parts: Parts) -> bool:
@@ -434,10 +446,10 @@ def _worst(
 
 def _plain_delta(directions: Sequence[Parts]) -> float:
     """δ(0) by adding up: one step is (0, δ₁)-DP with δ₁ the distance of its pair."""
-    return max(
-        -math.expm1(sum(n * math.log1p(-min(distance_of(pair), _ALMOST_ONE)) for pair, n in parts))
-        for parts in directions
-    )
+    distances = [[(distance_of(pair), n) for pair, n in parts] for parts in directions]
+    if any(distance == 1 for parts in distances for distance, _ in parts):
+        return 1.0
+    return max(-math.expm1(sum(n * math.log1p(-d) for d, n in parts)) for parts in distances)
 
 
 def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]]]:
@@ -453,7 +465,7 @@ def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]
         if steps == 0:
             continue
         shift = 1 / noise if noise > 1e-150 else math.inf
-        if rate == 1 or shift > _LARGEST_SHIFT:
+        if rate > _LARGEST_RATE or shift > _LARGEST_SHIFT:
             squared += steps * shift**2
             continue
         key = (max(shift, _SMALLEST_SHIFT), max(rate, _SMALLEST_RATE), event.sampler)
@@ -489,7 +501,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0 or gaussian_delta(epsilon=0.0, mu=mu) <= delta:
         return 0.0
     # P(loss > ε) bounds δ, and the loss is N(µ²/2, µ²).
-    high = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
+    high = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)) + 1)
+    if mu > _LARGEST_MU:
+        return high
     from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
 
     def excess(epsilon: float) -> float:
@@ -518,6 +532,8 @@ Method = Literal["auto", "pld", "dp-accounting"]
 _MOST_POINTS = 2e6
 # The library's transform leaves noise of about 1e-13 per step in δ: stay 10,000 times above it.
 _LEAST_DELTA_PER_STEP = 1e-9
+# It raises the number of its points to the power of the steps, as a whole number.
+_MOST_LIBRARY_STEPS = 10**6
 _LARGEST_NOISE = 1e6
 # Its grid masses are second differences of δ, which cancel on a finer grid.
 _FINEST_GRID = 1e-6
@@ -559,7 +575,7 @@ def certify_epsilon(
     def answer(event: Event, target: float) -> float:
         if method == "pld" or (method == "auto" and not _library_is_sound((event,), target)):
             return composed_epsilon((event,), target)
-        return float(_library((event,), target).get_epsilon_for_delta(target))
+        return _library_epsilon((event,), target, method)
 
     asked = float_array("delta", delta, above=0, below=1)
     spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
@@ -603,7 +619,10 @@ def certify_delta(
             return expected
         if method == "auto" and not _library_is_sound((event,), expected):
             return expected
-        return float(_library((event,), expected).get_delta_for_epsilon(target))
+        try:
+            return float(_library((event,), expected).get_delta_for_epsilon(target))
+        except _NO_NUMBER:
+            return 1.0 if method == "dp-accounting" else expected
 
     asked = float_array("epsilon", epsilon, at_least=0, allow_infinite=True)
     spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
@@ -679,15 +698,26 @@ def history_epsilon(history: History, delta: float, method: str = "auto") -> flo
     events = tuple(event for event in history.events if event.steps > 0)
     if method == "pld" or not events or not _library_is_sound(events, delta):
         return history.epsilon(delta)
-    return float(_library(events, delta).get_epsilon_for_delta(delta))
+    return _library_epsilon(events, delta, method)
+
+
+def _library_epsilon(events: tuple[Event, ...], delta: float, method: str) -> float:
+    """The library's ε; ours, or infinity where only the library is asked, where it fails."""
+    try:
+        return float(_library(events, delta).get_epsilon_for_delta(delta))
+    except _NO_NUMBER:
+        return math.inf if method == "dp-accounting" else History(events).epsilon(delta)
 
 
 def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
-    if delta < _LEAST_DELTA_PER_STEP * sum(event.steps for event in events):
+    steps = sum(event.steps for event in events)
+    if delta < _LEAST_DELTA_PER_STEP * steps or steps > _MOST_LIBRARY_STEPS:
         return False
     for event in events:
         if event.sampler == "fixed" or event.sampling_rate < TINY_RATE:
             return False  # it has no bound, or one grid for losses of all sizes
+        if _LARGEST_RATE < event.sampling_rate < 1:
+            return False  # it raises where what is not sampled has no digits left
         if not 1 / _LARGEST_SHIFT <= event.noise_multiplier <= _LARGEST_NOISE:
             return False
     spacing, least = _spacing(events, delta)

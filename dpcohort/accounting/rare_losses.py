@@ -316,7 +316,7 @@ def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
 
     That is how the direction that is hardly ever the worse one is usually done with.
     """
-    if epsilon >= largest_sum(parts):
+    if epsilon >= largest_sum(parts) or delta >= 1:
         return True
     if epsilon <= 0:
         return False

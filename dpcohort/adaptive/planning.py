@@ -23,6 +23,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.charges import Charge, Paid, after_charges
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract, Guard
 from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
@@ -56,11 +57,12 @@ def make_adaptive_plan(
     seed: int | None = None,
     progress: Progress = silent,
     before: Sequence[Segment] = (),
+    charges: Sequence[Charge] = (),
 ) -> Plan:
     """Fix caps and terms, calibrate the noise to them and certify it.
 
     Args:
-        population: clients with sizes and budgets.
+        population: clients with sizes and whole budgets.
         training: rounds, cohort size, batch, clip and model dimension.
         rule: an adaptive rule, or the name of one.
         rule_settings: of a rule given by name.
@@ -74,6 +76,7 @@ def make_adaptive_plan(
         seed: of the rule's dice; drawn and recorded if not given.
         progress: told how many clients are certified.
         before: earlier runs that it goes on from; each client has what they left of its budget.
+        charges: what was paid beside rounds, ever; it is taken off the budgets first.
 
     Raises:
         InputError: an unknown rule (the nearest name is suggested) or setting, a cap, d, number of
@@ -110,6 +113,7 @@ def make_adaptive_plan(
             mode="raw" if reports == "raw" else "private",
             share=report_share,
         )
+    population, paid = after_charges(population, charges), Paid.of(population, charges)
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
@@ -129,6 +133,7 @@ def make_adaptive_plan(
         training=training,
         contract=contract,
         before=tuple(before),
+        paid=paid,
         selection=Selection(
             rule=chosen.name, unbiased=population.unbiased, settings=_settings(chosen)
         ),

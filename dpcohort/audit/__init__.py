@@ -9,12 +9,13 @@ from dpcohort.audit.noise import freshness, mean_noise, noise_law, noise_tail
 from dpcohort.audit.pooled import PooledClaim, pooled_sum
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
-from dpcohort.audit.sensitivity import erasure, sensitivity
+from dpcohort.audit.sensitivity import Isolation, erasure, isolation, sensitivity
 from dpcohort.audit.suite import audit_training
 from dpcohort.audit.under_test import (
     EngineUnderTest,
     GradientProbe,
     GuardUnderTest,
+    ModelsUnderTest,
     StepUnderTest,
     step_by_name,
 )
@@ -25,6 +26,8 @@ __all__ = [
     "Finding",
     "GradientProbe",
     "GuardUnderTest",
+    "Isolation",
+    "ModelsUnderTest",
     "PooledClaim",
     "PrivateTraining",
     "StepUnderTest",
@@ -33,6 +36,7 @@ __all__ = [
     "epsilon_lower_bound",
     "erasure",
     "freshness",
+    "isolation",
     "last_bits",
     "mean_noise",
     "noise_law",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests B and J: how far one record can move an update, whatever it holds.
+"""Tests B, J and M: how far one record can move an update, whatever it and the model hold.
 
 **B, sensitivity.** Two neighbouring data sets, the same noise: what is left is what one record did,
 and the bound is certain: C / B if a record is replaced by nothing, 2 C / B if by another. Where a
@@ -12,20 +12,29 @@ choose them.
 **J, erasure.** A membership attack: many records that agree, and one that may be able to take them
 all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker
 is right in e / (1 + e) = 73.1 % of cases at most.
+
+**M, isolation.** Models and losses in which one record reaches another, one after the other: what
+is released of several batches with a record and without it, the same noise in both. The bound is C
+in each batch; a model may also be refused, whatever the records are. Sums are released as numbers
+of 32 bits, and the bound is raised by how those round.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from dpcohort._validate import FloatArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import calibrate_noise
+from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
 from dpcohort.audit.claims import (
     Claim,
     Finding,
@@ -33,6 +42,7 @@ from dpcohort.audit.claims import (
     repeats,
     updates_of,
 )
+from dpcohort.errors import DpcohortError
 
 _RECORDS, _BATCH, _DIMENSION, _ROUNDS = 16, 4, 64, 60
 _CANARIES = (1e3, 1 + 1e-7, 0.3)  # in units of C
@@ -40,6 +50,8 @@ _BACKGROUNDS = (0.0, 1e4)
 _TOLERANCE = 1e-5
 _SMALL_NOISE = 2.0**-16
 _SMALL_CLIPS = (1e-7, 1e-25)  # squares of what is to be clipped then leave the 32-bit floats
+
+_LAST_PLACE = float(np.finfo(np.float32).eps)
 
 _EPSILON, _DELTA = 1.0, 1e-5
 _AGREEMENT = 7.0  # what the other records add up to, in standard deviations of the noise
@@ -141,6 +153,189 @@ def erasure(
         false_alarm_rate=false_alarm_rate,
         measured={"accuracy": accuracy, "allowed": most, "standard deviation": sd},
     )
+
+
+#: Builds a training of a model or loss on inputs [records, WIDTH] and classes [records]. It gives
+#: what is released of batches, [batches, D], in units of C and always with the same noise; each of
+#: its calls begins with the state that building it left.
+Released = Callable[[Adversary, FloatArray, IntArray], Callable[[Sequence[IntArray]], FloatArray]]
+Verdict = Literal["held", "refused", "BROKEN", "out of reach"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What became of one model or loss in which a record reaches others.
+
+    Attributes:
+        name: of the model or loss.
+        about: what it does.
+        verdict: ``held`` (no batch moved by more than C), ``refused`` (with a message, whatever
+            the records are), ``BROKEN``, or ``out of reach`` (moved, but nothing is promised).
+        moved: how far a batch moved at most, in units of C; infinite if one record decides
+            whether there is an answer.
+        detail: the message, or in which trial it moved most.
+
+    Example:
+        >>> print(Isolation(name="Centred", about="", verdict="BROKEN", moved=3.2, detail=""))
+        BROKEN (3.2 C)
+    """
+
+    name: str
+    about: str
+    verdict: Verdict
+    moved: float
+    detail: str
+
+    def __str__(self) -> str:
+        shown = "" if self.verdict == "refused" else f" ({self.moved:.2g} C)"
+        return f"{self.verdict}{shown}"
+
+
+def isolation(
+    released: Released,
+    adversaries: Iterable[Adversary],
+    *,
+    rows: int = 1,
+    full: bool = False,
+    on_case: Callable[[Isolation], None] | None = None,
+) -> list[Isolation]:
+    """Train models and losses in which one record reaches another, with a record and without it.
+
+    Args:
+        released: the training under test.
+        adversaries: models and losses.
+        rows: records that are one unit: all of them are there, or none.
+        full: many numbers of records, kinds of records and places, instead of the one trial in
+            which the model or loss shows best what it does.
+        on_case: called with each outcome as soon as it is there.
+
+    Example:
+        >>> from dpcohort.audit import ModelsUnderTest
+        >>> from dpcohort.audit.adversarial_models import MODELS
+        >>> [found] = isolation(ModelsUnderTest("guard"), [MODELS["Centred"]])
+        >>> found.verdict
+        'held'
+    """
+    found = []
+    for one in adversaries:
+        tried = _tried(released, one, list(_trials(one, full=full)), rows)
+        moved, detail = max(tried)
+        verdict: Verdict = "held" if moved <= 1 else "BROKEN" if one.reachable else "out of reach"
+        if moved < 0:
+            verdict = "refused"
+        found.append(
+            Isolation(
+                name=one.name, about=one.about, verdict=verdict, moved=max(moved, 0), detail=detail
+            )
+        )
+        if on_case is not None:
+            on_case(found[-1])
+    return found
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """So many records, one of them of a kind, at a place."""
+
+    records: int
+    value: str
+    place: int
+    seed: int
+
+
+def _trials(one: Adversary, *, full: bool) -> Iterator[_Trial]:
+    yield _Trial(one.records, one.value, 0, one.seed)
+    if full:
+        yield _Trial(one.records, one.value, 0, one.seed + 1)
+        sizes = sorted({one.records, 2, 3, 5, 8, 33})
+        for records, value in product(sizes, ("ordinary", "large", "nan")):
+            yield _Trial(records, value, 0, 2)
+            yield _Trial(records, value, records // 2, 3)
+
+
+_REFUSED = -1.0
+
+
+def _tried(
+    released: Released, one: Adversary, trials: Sequence[_Trial], rows: int
+) -> list[tuple[float, str]]:
+    """By how many C a batch moved in each trial, or that the model is refused; and a remark."""
+    parts = [_made_up_records(trial, rows) for trial in trials]
+    # One more that is never drawn: batches are then no larger than half of all records.
+    inputs, labels = (np.concatenate([*some, some[0][:1]]) for some in zip(*parts, strict=True))
+    forget()
+    try:
+        with quiet():
+            run = released(one, inputs, labels)
+    except DpcohortError as error:
+        return [(_REFUSED, str(error))]
+    except (Exception, SystemExit) as error:  # models may do as they like
+        return [(math.inf, f"it always fails: {type(error).__name__}: {error}")]
+    found, start = [], 0
+    for trial, (own, _) in zip(trials, parts, strict=True):
+        every = np.arange(start, start + len(own))
+        unit = slice(trial.place, trial.place + rows)
+        worlds = [[batch] * one.draws for batch in (every, np.delete(every, unit))]
+        found.append(_moved(run, worlds, trial))
+        start += len(own)
+    forget()
+    return found
+
+
+def _moved(
+    run: Callable[[Sequence[IntArray]], FloatArray], worlds: list[list[IntArray]], trial: _Trial
+) -> tuple[float, str]:
+    kind = {"nan": "not a number"}.get(trial.value, trial.value)
+    what = f"{trial.records} records, number {trial.place} {kind}"
+    seen: list[FloatArray | BaseException] = []
+    for batches in worlds:
+        try:
+            with quiet():
+                seen.append(run(batches))
+        except (Exception, SystemExit) as error:
+            seen.append(error)
+    with_it, without = seen
+    if isinstance(with_it, BaseException) or isinstance(without, BaseException):
+        error = next(world for world in seen if isinstance(world, BaseException))
+        alike = type(with_it) is type(without)
+        if alike and isinstance(error, DpcohortError):
+            return _REFUSED, str(error)
+        when = "always" if alike else "if one record is there, or not"
+        return math.inf, f"{what}: {type(error).__name__}: {error}, {when}"
+    # Numbers of 32 bits are off by half a unit of their last place.
+    largest = max(float(np.abs(world).max(initial=0)) for world in (with_it, without))
+    rounding = largest * _LAST_PLACE * math.sqrt(with_it.shape[1])
+    return _gap(with_it, without) / (1 + _TOLERANCE + rounding), what
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of models and numbers that are given on purpose.
+
+    Example:
+        >>> with quiet():
+        ...     np.float64(1) / np.float64(0)
+        np.float64(inf)
+    """
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _made_up_records(trial: _Trial, rows: int) -> tuple[FloatArray, IntArray]:
+    """Records that are much alike, so that what moves one moves all, and a unit that differs."""
+    rng = np.random.default_rng(trial.seed)
+    centre, size = rng.standard_normal(WIDTH), (trial.records + rows - 1, WIDTH)
+    inputs = (centre + 0.5 * rng.standard_normal(size)).clip(-3, 3)
+    labels = np.full(len(inputs), CLASSES - 1)
+    unit = slice(trial.place, trial.place + rows)
+    labels[unit] = 1
+    if trial.value == "large":
+        inputs[unit] *= 1000
+        inputs[unit, 0] = np.abs(inputs[unit, 0])
+    if trial.value == "nan":
+        inputs[unit] = np.nan
+    return inputs, labels
 
 
 def _influences(

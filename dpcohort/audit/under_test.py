@@ -13,12 +13,16 @@ loss of class 0 has the slope -1/2 in the first score; the first score is built 
 x in the weights, whatever they are. So the gradient of a record is its input, to the last bit.
 
 **A step** is a function of gradients; each of its calls gets a seed of its own.
+
+**Models of others** are what else dpcohort shows records to. They are trained with the noise of a
+source without entropy, which is always the same and takes all records into every batch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +37,12 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
 from dpcohort.accounting.pooled import Pooled
+from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
+from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
 from dpcohort.audit.claims import Claim, PrivateTraining
 from dpcohort.audit.pooled import PooledClaim, public_clients, stacked
+from dpcohort.data import dataset_from_arrays
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
@@ -43,15 +50,19 @@ from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
     Experiment,
+    FlatLayout,
     Optimiser,
     ReferenceEngine,
     Streams,
 )
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
-from dpcohort.errors import InputError
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.models import check_trainable, precompute_features
 from dpcohort.plugins import named_function, telling
+from dpcohort.runs.chooser import LossMeter, ReportHandler
 from dpcohort.schedule import Schedule
+from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import Training
 
 #: What can be hostile in a model.
@@ -377,6 +388,222 @@ class GuardUnderTest:
             for _ in range(cohorts.size)
         ]
         return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)
+
+
+#: Where records meet a model of others.
+MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
+_REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
+
+
+class _Dice:
+    """Bytes that draw the records which are chosen, and noise that is always the same."""
+
+    def __init__(self, records: int) -> None:
+        self.chosen = np.zeros(records, dtype=bool)
+
+    def __call__(self, size: int) -> bytes:
+        if size != 8 * self.chosen.size:
+            return bytes(size)
+        return np.where(self.chosen, 0, 2**64 - 1).astype(np.uint64).tobytes()
+
+    def draws(self, batch: IntArray) -> None:
+        self.chosen[:] = False
+        self.chosen[batch] = True
+
+
+@dataclass(frozen=True)
+class ModelsUnderTest:
+    """Training with a model or loss of others, as :func:`~dpcohort.audit.isolation` takes it.
+
+    On a processor every sequence of batches is run in a copy of the process that built the
+    training, so that none meets what another left behind.
+
+    Args:
+        place: where records meet the model: in an engine's private steps (``batched``,
+            ``reference``), in reports of losses, in a frozen encoder whose features are computed
+            once, in the guard's steps and in its reports.
+        device: where engines train, ``cpu`` or ``cuda``.
+        examined: try models and losses on made-up records first, as a training does; without it,
+            as if that had found nothing.
+
+    Example:
+        >>> from dpcohort.audit.adversarial_models import MODELS
+        >>> inputs, labels = np.zeros((5, WIDTH)), np.zeros(5, dtype=np.int64)
+        >>> run = ModelsUnderTest("guard")(MODELS["Centred"], inputs, labels)
+        >>> run([np.array([0, 2]), np.array([1])]).shape
+        (2, 63)
+    """
+
+    place: str
+    device: str = "cpu"
+    examined: bool = True
+
+    def __post_init__(self) -> None:
+        choice("place", self.place, MODEL_PLACES)
+
+    @property
+    def takes_losses(self) -> bool:
+        """Whether a loss is computed there."""
+        return self.place != "frozen"
+
+    def __call__(
+        self, case: Adversary, inputs: FloatArray, labels: IntArray
+    ) -> Callable[[Sequence[IntArray]], FloatArray]:
+        """What gives the releases of batches, [batches, D], in units of the clip."""
+        build = {"frozen": self._of_features, "guard": self._of_guard}.get(
+            self.place.partition("-")[0], self._of_engine
+        )
+        given: Any = (case, inputs.astype(np.float32), labels.astype(np.int64))
+        if self.device == "cpu":
+            run = build(*given)
+            return lambda batches: _in_a_copy(run, batches)
+        build(*given)  # to be refused before a batch is drawn
+
+        def run_anew(batches: Sequence[IntArray]) -> FloatArray:
+            forget()
+            return np.asarray(build(*given)(batches))
+
+        return run_anew
+
+    def _of_engine(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
+        model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
+        public = size // 2  # what sums are divided by; they are multiplied by it again
+        plan = step_plan(
+            Claim(sampler="poisson"),
+            cohorts=np.zeros((1, 1), dtype=np.int64),
+            size=size,
+            batch_size=public,
+            local_steps=1,
+        )
+        task = _task(case)
+        if self.examined:
+            check_own_loss(task)
+            check_trainable(model, input_shape=(WIDTH,), classes=CLASSES)
+        records = ClientRecords(
+            inputs,
+            labels,
+            indices=np.arange(size),
+            offsets=np.array([0, size]),
+            dtype=torch.float32,
+            device=self.device,
+        )
+        streams, loss = Streams(None, dice), task.loss_on(self.device)
+        if self.place == "reports":
+            plan.terms, plan.report_multipliers = _REPORTED, np.ones(1)
+            start = FlatLayout(model).flatten(model).to(self.device)
+            meter = LossMeter(model, records, loss=loss)
+            handler = ReportHandler(plan, meter, streams=streams)
+
+            def released() -> FloatArray:
+                value = handler.ask(0, [0], start)[0]
+                return np.array([(value - _REPORTED.half_range) / _REPORTED.half_range])
+        else:
+            steps = Optimiser(local_step=1.0)
+            experiment = Experiment(plan=plan, records=records, streams=streams, optimiser=steps)
+            kind = ReferenceEngine if self.place == "reference" else BatchedEngine
+            engine = kind(model, [experiment], loss=loss)
+            (state,), cohort = engine.initial_states(), cohort_of(plan, 0)
+
+            def released() -> FloatArray:
+                (arrived,) = engine.updates([state.parameters], [cohort])
+                return np.asarray(arrived.updates[0].double().cpu().numpy())
+
+        return _drawing(dice, released, public)
+
+    def _of_features(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
+        """Sums of clipped features: the gradients of a linear model whose loss is its output."""
+        encoder = case.model().requires_grad_(requires_grad=False)
+        nothing = {
+            "test_inputs": np.zeros((1, WIDTH), np.float32),
+            "test_labels": np.zeros(1, np.int64),
+        }
+
+        def run(batches: Sequence[IntArray]) -> FloatArray:
+            sums = []
+            for batch in batches:
+                data = dataset_from_arrays(
+                    "trial",
+                    train_inputs=inputs[batch],
+                    train_labels=labels[batch],
+                    classes=CLASSES,
+                    **nothing,
+                )
+                rows = precompute_features(data, encoder, device=self.device).train_inputs
+                rows = np.nan_to_num(rows.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+                sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+                sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
+            return np.stack(sums)
+
+        return run
+
+    def _of_guard(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
+        model, dice, public = case.model(), _Dice(len(inputs)), len(inputs) // 2
+        terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_said(case))
+        start = FlatLayout(model).flatten(model).numpy()
+        training = LocalTraining(terms, GuardedData(inputs, labels, ""), dice, module=model)
+        batches = ("poisson", 0.5, public)
+        if self.place == "guard":
+            lattice = Lattice(1.0, 1.0)
+            return _drawing(dice, lambda: training.update(start, lattice, batches, [1.0]), public)
+        half = _REPORTED.half_range
+        lattice = Lattice(1.0, half)
+        return _drawing(
+            dice, lambda: training.report(start, lattice, batches, _REPORTED) / half, public
+        )
+
+
+def _said(case: Adversary) -> dict[str, str]:
+    return {"loss": case.loss} if case.loss else {}
+
+
+def _task(case: Adversary) -> Task:
+    return Task.from_dict(_said(case), outputs=CLASSES)
+
+
+def _drawing(
+    dice: _Dice, released: Callable[[], Any], public: int
+) -> Callable[[Sequence[IntArray]], FloatArray]:
+    """One release for each batch, as the sum that it is a public share of."""
+
+    def run(batches: Sequence[IntArray]) -> FloatArray:
+        found = []
+        for batch in batches:
+            dice.draws(batch)
+            found.append(np.asarray(released(), dtype=np.float64) * public)
+        return np.stack(found)
+
+    return run
+
+
+def _in_a_copy(
+    run: Callable[[Sequence[IntArray]], FloatArray], batches: Sequence[IntArray]
+) -> FloatArray:
+    """What ``run`` gives in a copy of this process, which then ends; or its error."""
+
+    def child(sender: Any) -> None:
+        torch.set_num_threads(1)  # threads do not go along
+        try:
+            sender.send((run(batches), None, ""))
+        except (Exception, SystemExit) as error:
+            kind = InputError if isinstance(error, DpcohortError) else RuntimeError
+            name = "" if kind is InputError else f"{type(error).__name__}: "
+            sender.send((None, kind, f"{name}{error}"))
+
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=child, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        found, kind, message = receiver.recv()
+    except EOFError:
+        found, kind, message = None, RuntimeError, "the process has ended"
+    process.join()
+    if kind is InputError:
+        raise InputError.because(message)
+    if kind is not None:
+        raise RuntimeError(message)
+    return np.asarray(found)
 
 
 _FORMS = (

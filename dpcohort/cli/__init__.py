@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dpcohort.cli.terminal import show_messages as show_messages
     from dpcohort.cli.terminal import showing_progress as showing_progress
     from dpcohort.cli.terminal import sparkline as sparkline
+    from dpcohort.cli.terminal import typed_here as typed_here
 
 _SHARED, __getattr__ = names_on_use(__name__)
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
@@ -124,7 +125,8 @@ def _notes() -> Iterator[None]:
 
 def _run(arguments: list[str]) -> int:
     try:
-        app(_command_in(arguments))(args=arguments, prog_name="dpcohort")
+        first, others = _options_first(arguments)
+        app(_command_in(others))(args=[*first, *others], prog_name="dpcohort")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:
@@ -170,6 +172,7 @@ train      Train; the ledger is written before every round, so a crash never hid
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
+sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
 report     Write one self-contained page: charts, privacy table, and a what-if explorer.
 compare    Compare test results over the same seeds, runs or settings; say what it means.
@@ -187,7 +190,7 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
-    "verify": ("verify", "receipt", "audit"),
+    "verify": ("verify", "receipt", "sign", "audit"),
     "report": ("report", "figure"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.
@@ -250,8 +253,23 @@ def app(command: str | None = None) -> typer.Typer:
 
     told = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Show it.")
 
+    def allow(modules: list[str] | None) -> None:
+        for module in modules or ():
+            _allow(module)
+        if modules and command is None:
+            raise typer.Exit
+
+    allowed = typer.Option(
+        None,
+        _ALLOW,
+        metavar="MODULE",
+        callback=allow,
+        help="Let files name the code of this module, as it is now; remembered until it changes. "
+        "May stand anywhere in a command, or alone.",
+    )
+
     @made.callback()
-    def options(version: bool = told) -> None:
+    def options(version: bool = told, allow_code: list[str] | None = allowed) -> None:
         """Options before the command."""
 
     def add(name: str, words: str, load: Callable[[], Any], panel: str | None = None) -> None:
@@ -314,6 +332,32 @@ def _load(entry: EntryPoint) -> Any:
             f"the command {entry.name!r} is announced as {entry.value}, but loading that failed: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+#: The one option that stands anywhere in a command.
+_ALLOW = "--allow-code"
+
+
+def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``--allow-code`` with its modules, which typer wants before the command, and the rest."""
+    first: list[str] = []
+    rest: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            return first, rest + list(words[position:])
+        after = position > 0 and words[position - 1] == _ALLOW
+        (first if after or word.partition("=")[0] == _ALLOW else rest).append(word)
+    return first, rest
+
+
+def _allow(module: str) -> None:
+    from dpcohort.cli.terminal import print_note
+    from dpcohort.consent import allowances_file, code_of, is_allowed_by, keep_allowance
+
+    code, file = code_of(module.partition(":")[0]), allowances_file()
+    if not is_allowed_by(code, file):
+        keep_allowance(code, file)
+        print_note(f"{code} may be loaded from now on, until it changes; kept in {file}")
 
 
 def _command_in(words: Sequence[str]) -> str | None:

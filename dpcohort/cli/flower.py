@@ -19,6 +19,7 @@ from dpcohort.cli.terminal import (
     print_json,
     say,
     shape_from,
+    typed_here,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
@@ -98,7 +99,9 @@ def init(
     plan: Annotated[Path | None, Option(help="A saved plan; needs --model, too.")] = None,
     changes: SetOption = None,
     run: Annotated[str, Option(help="Name of the run, for its clients' owners.")] = "run-1",
-    model: Annotated[str | None, Option(help="With --plan: name of the model.")] = None,
+    model: Annotated[
+        str | None, Option(help="With --plan: name of the model.", callback=typed_here)
+    ] = None,
     input_shape: Annotated[str | None, Option(help="With --plan: such as 1x28x28.")] = None,
     classes: Annotated[int | None, Option(help="With --plan: number of classes.")] = None,
     learning_rate: Annotated[float | None, Option(help="With --plan: local step size.")] = None,
@@ -287,10 +290,8 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
     from dpcohort.models.weights import weights_sha256
     from dpcohort.runs.configured import (
-        configured_charges,
         configured_data,
         data_section,
-        described_charges,
         seen_columns,
     )
 
@@ -326,7 +327,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "normalisation": data.normalisation,
         "seed": config.run.seed,
         "tuning": config.tuning or {},
-        "charges": described_charges(*configured_charges(config, data)) or {},
         # Of a set with a name the test records are published; own files hold clients' records.
         "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

@@ -112,12 +112,16 @@ def check(
     records: Annotated[int | None, Option(min=1, help="Number of records, without data.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check terms, say what each run may spend, and try the model; nothing is spent or written."""
+    """Check terms, say what each run may spend, and try the model; nothing is spent or written.
+
+    Third-party code is named with its file and hash, and not run.
+    """
     from dpcohort.deploy.guard.files import check_unwritable, load_data
     from dpcohort.deploy.guard.start import (
         check_identity,
         check_terms,
         terms_in_words,
+        third_party_code,
         try_model,
     )
     from dpcohort.deploy.guard.terms import GuardTerms
@@ -131,6 +135,7 @@ def check(
     if records is None:
         raise InputError.because("give --data FILE, or --records for their number alone.")
     check_identity(found)
+    code = third_party_code(found.model)
     if as_json:
         runs = {
             run: {
@@ -141,14 +146,47 @@ def check(
             for run, one in check_terms(found, records).items()
         }
         values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}
-        try_model(found, held)
-        print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
+        if not code:
+            try_model(found, held)
+        said = {name: {"path": str(one.path), "sha256": one.sha256} for name, one in code.items()}
+        values |= {"cap": found.cap().to_dict(), "model": found.model.sha256(), "code": said}
+        print_json(values)
         return
     for line in terms_in_words(found, records):
         say(line)
+    if code:
+        for name, one in code.items():
+            say(f"Not tried: {name} is code of somebody, {one}. A guard would run it on your data.")
+        say(f"Read it. To allow it: dpcohort guard allow-code --terms {terms} --ledger LEDGER")
+        return
     on = "your records" if held is not None else "made-up records"
     size = f"{try_model(found, held):,} parameters"
     say(f"Tried: {found.model.name} has {size}; a step on {on} works.")
+
+
+@guard.command("allow-code")
+def allow_code(
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
+    ledger: Annotated[Path, Option(help="The client's ledger, there or not yet.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let the guard run the third-party model or loss that the terms name, as its file is now."""
+    from dpcohort.deploy.guard.files import check_unwritable
+    from dpcohort.deploy.guard.start import allow_third_party_code
+    from dpcohort.deploy.guard.terms import GuardTerms
+
+    check_unwritable(terms, "terms")
+    model = GuardTerms.from_toml(terms).model
+    code = allow_third_party_code(model, ledger, beside=terms.parent)
+    if as_json:
+        print_json(
+            {name: {"path": str(one.path), "sha256": one.sha256} for name, one in code.items()}
+        )
+        return
+    for name, one in code.items():
+        say(f"Allowed: {name}, {one.path}, sha256 {one.sha256}. If it changes it is refused.")
+    if not code:
+        say(f"{terms} names nothing but dpcohort's own: nothing is to be allowed.")
 
 
 @guard.command("new")

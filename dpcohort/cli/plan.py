@@ -28,6 +28,7 @@ from dpcohort.cli.terminal import (
     say,
     say_never_drawn,
     sparkline,
+    typed_here,
 )
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -53,7 +54,7 @@ def plan(
     rounds: Annotated[int | None, Option(help="Global rounds.")] = None,
     cohort_size: Annotated[int | None, Option(help="Draws per round.")] = None,
     batch_size: Annotated[int | None, Option(help="Expected batch of a client.")] = None,
-    rule: Annotated[str | None, Option(help="Selection rule.")] = None,
+    rule: Annotated[str | None, Option(help="Selection rule.", callback=typed_here)] = None,
     eta: Annotated[str | None, Option(help="Weight of the noise: a number or auto.")] = None,
     bias_cap: Annotated[float | None, Option(help="Largest ||p - p^u||_1.")] = None,
     accountant: Annotated[str | None, Option(help="tight or paper.")] = None,
@@ -247,7 +248,11 @@ def what_if(
     clients: ClientsOption = None,
     changes: SetOption = None,
     values: Annotated[
-        str | None, Option(help="A list 1,2,5 or a range low:high:count spaced by equal ratios.")
+        str | None,
+        Option(
+            help="A list 1,2,5 or a range low:high:count spaced by equal ratios.",
+            callback=typed_here,
+        ),
     ] = None,
     client: Annotated[
         str | None, Option(help="Follow this client; needed to sweep epsilon.")

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from typer import Argument, Option
 
-from dpcohort.accounting.segments import charged_to, charges_in, past_of
+from dpcohort.accounting.segments import past_of
 from dpcohort.cli.terminal import (
     JsonOption,
     LargeDeltaOption,
@@ -19,6 +18,7 @@ from dpcohort.cli.terminal import (
     print_json,
     print_progress,
     say,
+    typed_here,
 )
 from dpcohort.clients import Population
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
@@ -52,7 +52,9 @@ def replan(
         int | None,
         Option(min=1, help="Draws in each round from now on; by default those of the run."),
     ] = None,
-    rule: Annotated[str | None, Option(help="Another rule than the run's.")] = None,
+    rule: Annotated[
+        str | None, Option(help="Another rule than the run's.", callback=typed_here)
+    ] = None,
     drop_exhausted: Annotated[
         bool, Option("--drop-exhausted", help="Clients with nothing left leave.")
     ] = False,
@@ -63,7 +65,9 @@ def replan(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run: clients leave, join or change, from what is left of each budget."""
+    from dpcohort.config import load_config
     from dpcohort.plan import Plan
+    from dpcohort.runs.configured import configured_charges
     from dpcohort.runs.continuation import replan as plan_anew
     from dpcohort.runs.folder import PLAN, find_run
 
@@ -71,6 +75,7 @@ def replan(
         raise InputError.because(f"{out} is in use; name a new file for the plan, such as go.json.")
     folder = find_run(run)
     people = _people(folder, config, clients, allow_large_delta=allow_large_delta)
+    charges = () if config is None else configured_charges(load_config(config))
     made = plan_anew(
         run,
         people,
@@ -78,13 +83,14 @@ def replan(
         cohort_size=cohort_size,
         rule=rule,
         drop_exhausted=drop_exhausted,
+        charges=charges,
         seed=seed,
         progress=print_progress,
     )
     old = Plan.load(folder / PLAN)
     if out is not None:
         made.save(out)
-    changes = _changes(_promises(folder, old), old, made, people)
+    changes = _changes(old, made, people)
     if as_json:
         print_json({"plan": made.sha256, "rounds": made.training.rounds, "clients": changes})
         return
@@ -111,7 +117,7 @@ def _people(
 
     try:
         if config is not None or (folder / CONFIG).exists():
-            read = load_config(config or folder / CONFIG)
+            read = load_config(config or folder / CONFIG, allow_code=None)
             return listed_clients(read, clients, allow_large_delta=allow_large_delta)
     except DataMissingError:  # the table is not there any more
         if config is not None:
@@ -125,53 +131,35 @@ def _people(
     return Population.from_csv(clients, allow_large_delta=allow_large_delta)
 
 
-def _promises(folder: Path, old: Plan) -> dict[str, tuple[float, ...]]:
-    """What each client of a run had promised in all, by id: for its rounds, and for charges."""
-    from dpcohort.runs.folder import SETTINGS, read_json
-
-    said = (read_json(folder / SETTINGS).get("charges") or {}).get("promised", {})
-    charges, found = charges_in(old.before), {}
-    for k, name in enumerate(old.population.ids):
-        paid = charged_to(charges, name)
-        left = float(old.population.epsilon[k]), float(old.population.delta[k])
-        found[name] = tuple(said.get(name) or (left[0] + paid[0], left[1] + paid[1]))
-    return found
-
-
-def _changes(
-    were: Mapping[str, tuple[float, ...]], old: Plan, new: Plan, asked: Population
-) -> list[dict[str, Any]]:
+def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
     """Every client of before and after, and what became of it.
 
     Args:
-        were: promises of the clients of the old plan.
         old: the plan of the run.
         new: the plan to go on with.
         asked: the list, with whole promises.
     """
-    charges = charges_in(new.before)
     was = {name: k for k, name in enumerate(old.population.ids)}
     now = {name: k for k, name in enumerate(new.population.ids)}
     wanted = set(asked.ids)
     known = {name for segment in new.before for name in segment.spent}
-    known |= {name for charge in charges for name in charge.spent}
+    known |= {name for charge in new.paid.charges for name in charge.spent}
 
     def change(name: str) -> str:
-        if name not in were:
+        if name not in was:
             return "comes back" if name in known else "joins"
         k, words = asked.index_of(name), []
-        size = float(old.population.sizes[old.population.index_of(name)])
-        then = (were[name][0], size, were[name][1])
+        promised = old.paid.whole(old.population, was[name])
+        then = (promised[0], float(old.population.sizes[was[name]]), promised[1])
         asked_now = (float(asked.epsilon[k]), float(asked.sizes[k]), float(asked.delta[k]))
         for shown, one, other in zip(("epsilon", "records", "delta"), then, asked_now, strict=True):
-            # A promise that is added up from its parts is rounded.
-            if not np.isclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True):
+            if not np.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True):
                 words.append(f"{shown} {one:g} -> {other:g}")
         return ", ".join(words) or "stays"
 
     found = []
     for name in (*now, *(name for name in was if name not in now)):
-        k, paid = now.get(name), charged_to(charges, name)[0]
+        k, paid = now.get(name), new.paid.to(name)[0]
         row: dict[str, Any] = {"client": name, "epsilon": None, "spent": None, "draws": 0}
         past = past_of(new.before, name)
         if k is None:
@@ -219,7 +207,7 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
     if len(order) > rows:
         console.print(f"... and {len(order) - rows} more that stay or change (--rows, --json)")
     if any("charged" in row for row in changes):
-        say("Spent includes what an estimate of bounds, or tuning, had taken before any training.")
+        say("Spent includes what was paid beside the rounds: estimates of bounds, tuning.")
     if alone:
         say("Alone: what is spent in the end if all others collude with the server.")
     many = "run" if len(plan.before) == 1 else "runs"

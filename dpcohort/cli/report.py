@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from dpcohort._validate import IntArray, choice, nearest
@@ -56,7 +57,10 @@ def report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one self-contained page: charts, privacy table, and a what-if explorer."""
+    """Write one self-contained page: charts, privacy table, and a what-if explorer.
+
+    Exit code 1 if something in it is broken, which the page then says at its head.
+    """
     from dpcohort.report.html.page import write_report
 
     written = write_report(sources, out, method=method, worth=worth)
@@ -81,6 +85,8 @@ def report(
         import webbrowser
 
         webbrowser.open(out.resolve().as_uri())
+    if broken:
+        raise typer.Exit(1)
 
 
 NAMES = ("selection", "accuracy", "noise", "participation", "budgets", "cells")

@@ -24,6 +24,7 @@ from dpcohort.plugins import (
     announced,
     find_rule,
     is_named_function,
+    is_of_kind,
     named_function,
     overshadowed,
     rule_card,
@@ -38,8 +39,6 @@ _TITLES = {
     "adaptive": "Selection, round by round from charged reports ([selection] rule = ...)",
     "aggregation": "Aggregation of a round's noisy updates ([aggregation] rule = ...)",
 }
-#: The method that makes a class a rule of a kind.
-_MAKES_ONE = {"select": "selection", "choose": "adaptive", "combine": "aggregation"}
 
 
 def rules(
@@ -116,18 +115,15 @@ def _tell_about(name: str, *, as_json: bool) -> None:
 
 
 def _kind_of(name: str) -> str:
-    """The kind of a rule by its name; of a class of one's own by the method that makes it one."""
+    """The kind of a rule by its name; of a class of one's own by its mark or its base."""
     if not is_named_function(name):
         own = {known: kind for kind, places in RULES.items() for known in places}
         others = {known: kind for kind in RULES for known in announced(kind)}
         homes = others | own  # a name of this package means its own rule
         return homes[choice("rule", name, [*RULES, *own, *others])]
-    rule = named_function("rule", name, kind="class", example="my_project.rules:MyRule")
-    for method, kind in _MAKES_ONE.items():
-        if hasattr(rule, method):
-            return kind
-    raise InputError(
-        "rule",
-        given=name,
-        allowed="a class with select (planned), choose (adaptive) or combine (aggregation)",
-    )
+    rule = named_function("rule", name, example="my_project.rules:MyRule")
+    kinds = [kind for kind in RULES if is_of_kind(kind, rule)]
+    if not kinds:
+        marks = ", ".join(f'@dpcohort.plugin("{kind}")' for kind in RULES)
+        raise InputError("rule", given=name, allowed=f"a class that is marked by one of {marks}")
+    return kinds[0]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -22,6 +21,7 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
 from dpcohort.cli.terminal import (
     JsonOption,
+    PaidAfterOption,
     SetOption,
     console,
     new_table,
@@ -29,6 +29,7 @@ from dpcohort.cli.terminal import (
     program,
     say,
     say_never_drawn,
+    typed_here,
     write_new,
 )
 from dpcohort.config import EXAMPLES, commented_config
@@ -65,9 +66,15 @@ def new(
     task: Annotated[
         str | None, Option(help="classification, multi-label, regression or counts.")
     ] = None,
+    category: Annotated[
+        list[str] | None, Option(help="Column of the table that holds no number; again for more.")
+    ] = None,
+    leave_out: Annotated[
+        list[str] | None, Option(help="Column that the model does not see; again for more.")
+    ] = None,
     public: Annotated[
         bool,
-        Option("--public", help="The table is public: propose bounds and values from it."),
+        Option("--public", help="The table is public: propose kinds, bounds and values from it."),
     ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
@@ -76,6 +83,7 @@ def new(
     if is_table(example):
         source = Path(example)
         kind: Any = {"task": task, "public": public}
+        kind |= {"category": category or [], "leave_out": leave_out or []}
         text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
         if write_new(path, text, force=force, as_json=as_json, example=str(source)):
             say(f"Wrote {path} for {one_line(str(source))}.")
@@ -85,11 +93,12 @@ def new(
             for step in steps:
                 say(f"  - {step}")
         return
-    if label or client or task or public:
+    if label or client or task or public or category or leave_out:
         raise InputError(
             "--from",
             given=example,
-            allowed="a table (.csv, .parquet), to go with --label, --client, --task and --public",
+            allowed="a table (.csv, .parquet), to go with --label, --client, --task, --category, "
+            "--leave-out and --public",
         )
     text = _with_suggestions(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
@@ -132,6 +141,8 @@ def _for_table(
     clients: Path,
     *,
     task: str | None,
+    category: list[str],
+    leave_out: list[str],
     public: bool,
 ) -> tuple[str, Plan | None, list[str]]:
     """The configuration for a table, its plan where it can be made, and what comes next."""
@@ -147,14 +158,20 @@ def _for_table(
         if not given:
             what = "to be predicted" if option == "--label" else "that says whose record it is"
             raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
-    for name in (*label, str(client)):
+    for name in (*label, str(client), *category, *leave_out):
         if name not in table:
             step = did_you_mean(name, table)
             raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
     kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
     if (len(label) > 1) != (kind == "multi-label"):
         raise InputError.because("--label is given more than once exactly for --task multi-label.")
-    kinds = {name: kind_of(cells) for name, cells in table.items() if name not in (*label, client)}
+    # What cells are like tells of them: of a table that is not public its columns are stated.
+    stated = {**dict.fromkeys(category, "text"), **dict.fromkeys(leave_out, "free text")}
+    kinds = {
+        name: stated.get(name, kind_of(cells) if public else "number")
+        for name, cells in table.items()
+        if name not in (*label, client)
+    }
     features = [name for name, found in kinds.items() if found != "free text"]
 
     names = sorted(set(client_names(str(client), table[str(client)])))
@@ -217,6 +234,11 @@ def _for_table(
             f"in {path}, fill in what is marked FILL IN from what is known of such data. Do not "
             "look it up in the table: its own smallest and largest values, or those that occur, "
             "tell of single records. (If the table is public: --public proposes them.)"
+        )
+        steps.append(
+            "every column that was not named counts as a number, as what is in it tells of "
+            "records, too: say --category COLUMN of one that holds none, --leave-out COLUMN of "
+            "free text"
         )
     if trouble:
         steps.append(f"put right: {trouble}")
@@ -404,7 +426,7 @@ def _read(name: str, *, as_json: bool) -> None:
 
         read = configured_data(load_config(Path(name)))
     else:
-        read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
+        read = load_dataset(typed_here(name) if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),
@@ -471,20 +493,25 @@ def bounds(
         Option("--range", metavar="COLUMN=LOW:HIGH", help="A public range that holds the column."),
     ],
     out: Annotated[Path, Option("--out", "-o", help="Where to write the estimate, a new file.")],
-    share: Annotated[float, Option(help="Of each client's epsilon that is spent.")] = 0.1,
+    share: Annotated[
+        float, Option(help="Of the epsilon that each client has left that is spent.")
+    ] = 0.1,
     seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
     private_entropy: Annotated[
         bool,
         Option("--private-entropy", help="Noise from the operating system's entropy."),
     ] = False,
+    after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate bounds of columns with noise, paid for from every client's budget."""
+    from dpcohort.accounting.charges import Charge, in_order, write_charge
     from dpcohort.config import load_config
     from dpcohort.data.private_bounds import estimate_bounds
     from dpcohort.data.tables import client_names, held_for_test, read_table
-    from dpcohort.runs.configured import data_section, own_clients
+    from dpcohort.runs.configured import configured_charges, data_section, own_clients
+    from dpcohort.runs.continuation import charge_run
 
     read = load_config(config).with_overrides(changes or [])
     section = data_section(read)
@@ -492,6 +519,8 @@ def bounds(
         raise InputError.because(
             "bounds are estimated for a table whose column data.client says who pays for them."
         )
+    if str(out) == "-":
+        raise InputError.because("an estimate is paid for: --out names the file that says so.")
     if out.exists():  # each estimate is paid for
         raise InputError.because(f"{out} exists already, and was paid for. Choose another name.")
     place = read.folder / section.name
@@ -509,7 +538,15 @@ def bounds(
         if name not in table:
             step = did_you_mean(name, table)
             raise InputError("--range", given=name, allowed="a column", next_step=step)
-    found = estimate_bounds(
+
+    def begin(charge: Charge) -> None:
+        # Counted before it is spent: whatever stops this, the file says what was paid.
+        if after is not None:
+            charge_run(after, charge)
+        write_charge(out, charge)
+
+    known = configured_charges(read)
+    charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows] for name in asked},
         owners[trained].tolist(),
         population,
@@ -517,15 +554,20 @@ def bounds(
         share=share,
         neighbours=read.contract.neighbours,
         seed=None if private_entropy else seed,
+        known=known,
+        before_spending=begin,
     )
-    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    if not write_new(out, text, force=False, as_json=as_json, bounds=found["bounds"]):
+    write_charge(out, charge, **found)
+    if as_json:
+        print_json(path=str(out), bounds=found["bounds"], charge=charge.id)
         return
     for name, ends in found["bounds"].items():
         say(f"{one_line(name)}: {ends[0]:g} to {ends[1]:g}")
-    say(f"Each client paid {share:.0%} of its epsilon; {found['stamp']}")
+    whole = f", after {', '.join(one.title for one in in_order(known))}" if known else ""
+    say(f"Each client paid {share:.0%} of the epsilon that it had left{whole}; {found['stamp']}")
     named = os.path.relpath(out, read.folder)
     say(f'Wrote {out}. Next: in {config}, under [data], estimated_bounds = "{named}"')
+    say("Do it before anything else is paid for: what does not know of this charge is refused.")
 
 
 def _range(word: str) -> tuple[str, tuple[float, float]]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -256,17 +257,50 @@ ClientsOption = Annotated[
         help="Clients as id,size,epsilon,delta[,batch_size][,public]; replaces a config's own.",
     ),
 ]
+
+
+Typed = TypeVar("Typed", str, list[str], None)
+
+
+def typed_here(value: Typed) -> Typed:
+    """An option as it is; each ``module:name`` in it may be loaded, since the user typed it.
+
+    Example:
+        >>> typed_here(["selection.rule=my_rules:Quieter"])
+        ['selection.rule=my_rules:Quieter']
+    """
+    texts: list[str] = [value] if isinstance(value, str) else value or []
+    for text in texts:
+        if names := _NAME.findall(text):
+            from dpcohort.consent import typed
+
+            typed(*names)
+    return value
+
+
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+
 SetOption = Annotated[
     list[str] | None,
     Option(
         "--set",
         metavar="KEY=VALUE",
+        callback=typed_here,
         help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
 
+PaidAfterOption = Annotated[
+    Path | None,
+    Option(
+        "--after",
+        metavar="RUN",
+        help="A run that was trained on these records: what is paid counts there, within its "
+        "promises.",
+    ),
+]
 LetterOption = Annotated[
     Path | None,
     Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from dpcohort.cli.terminal import (
     DataDirOption,
     DeviceOption,
     JsonOption,
+    PaidAfterOption,
     SetOption,
     console,
     data_changes,
@@ -55,7 +57,8 @@ def tune(
         ),
     ] = None,
     share: Annotated[
-        float | None, Option(help="Of source charged: the part of each budget it may spend, 0.5.")
+        float | None,
+        Option(help="Of source charged: which part of what each budget has left, 0.5."),
     ] = None,
     trials: Annotated[
         float | None, Option(help="Of source charged: trials on average, 10.")
@@ -74,6 +77,7 @@ def tune(
         bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")
     ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    after: PaidAfterOption = None,
     changes: SetOption = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
@@ -89,9 +93,11 @@ def tune(
     choice("--source", origin, ["none", "public", "charged"])
     if str(out) != "-" and out.exists() and not force:
         raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
-    if origin != "charged" and (share is not None or trials is not None or private_entropy):
+    spends = share is not None or trials is not None or private_entropy or after is not None
+    if origin != "charged" and spends:
         raise InputError.because(
-            "--share, --trials and --private-entropy go with --source charged, which alone spends."
+            "--share, --trials, --after and --private-entropy go with --source charged, which "
+            "alone spends."
         )
     if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
         raise InputError.because(
@@ -99,21 +105,25 @@ def tune(
             "trials may be scored on the test records for nothing."
         )
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    if config.tuning is not None and config.tuning["source"] == "charged":
-        raise InputError.because(
-            f"{source} was tuned on its clients' records before, and {config.tuning['share']:.0%} "
-            "of each budget is spent. Tune the file from before that, or train this one."
-        )
+    if origin == "charged" and str(out) == "-":
+        raise InputError.because("charged tuning is paid for: --out names the config that says so.")
+    paid: list[str] = []
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         most = 50 if quick else rounds
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
         if origin == "charged":
+            from dpcohort.accounting.charges import Charge, write_charge
+            from dpcohort.runs.continuation import charge_run
             from dpcohort.tuning import tune_charged
 
-            def begin(record: list[str]) -> None:
+            def begin(charge: Charge) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
-                if str(out) != "-":
-                    write_text(out, _rewritten(source, [*(changes or []), *record]))
+                if after is not None:
+                    charge_run(after, charge)
+                place = out.with_name(f"{out.stem}-{charge.id[:8]}.charge.json")
+                write_charge(place, charge)
+                paid.append(f"charges.{charge.id}={json.dumps(place.name)}")
+                write_text(out, _rewritten(source, [*(changes or []), *paid]))
 
             found = tune_charged(
                 config,
@@ -130,17 +140,19 @@ def tune(
             found = tune_without_spending(
                 config, source=origin, public=public, seeds=1 if quick else seeds, **shared
             )
-    text = _rewritten(source, [*(changes or []), *found.changes, *found.record()], found)
+    stale = [f"tuning.{key}=" for key in config.tuning or {}]
+    record = [*paid, *stale, *found.record()]
+    text = _rewritten(source, [*(changes or []), *found.changes, *record], found)
     if as_json:
         write_new(out, text, force=True, as_json=True, **found.to_dict())
         return
     if str(out) != "-":
+        _print_tuned(found)
+    if write_new(out, text, force=True, as_json=False):
         from dpcohort.runs.configured import configured_plan
 
-        _print_tuned(found)
-        tuned = config.with_overrides([*found.changes, *found.record()])
+        tuned = load_config(out).with_overrides(data_changes(None, data_dir))
         say_never_drawn(configured_plan(tuned))
-    if write_new(out, text, force=True, as_json=False):
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
 
 
@@ -154,9 +166,7 @@ def _rewritten(source: Path, changes: list[str], found: Tuned | None = None) -> 
     notes = {}
     if found is not None:
         notes = {change.partition("=")[0]: "tuned" for change in found.changes}
-        notes |= {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
-        if not found.private:
-            notes["tuning.private"] = "a simulation: its noise came from a seed"
+        notes |= {"tuning.source": found.words}
     return rewritten(text, changes, notes=notes)
 
 
@@ -182,10 +192,14 @@ def _print_tuned(found: Tuned) -> None:
         _explain_score(found.scored_by)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
-    if found.share:
-        if not found.private:
+    if found.charge is not None:
+        if not found.charge.private:
             say(f"{SIMULATED} Use --private-entropy on real clients.")
-        say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
+        most = max((epsilon for epsilon, _ in found.charge.spent.values()), default=0.0)
+        say(
+            f"Every client paid for it, epsilon {most:.4g} at most. The file names the charge "
+            f"({found.charge.title}); what is left trains."
+        )
 
 
 def _explain_score(scored_by: str) -> None:

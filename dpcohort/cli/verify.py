@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort verify``, ``receipt`` and ``audit``: promises checked; exit code 1 if one is broken.
+"""``dpcohort verify``, ``receipt``, ``sign`` and ``audit``: promises checked, and vouched for.
 
-``verify`` and ``receipt`` look at a run; ``audit`` tests from outside a training of ours or a step
-of a user's own.
+``verify`` and ``receipt`` look at a run, ``sign`` puts a name to one; ``audit`` tests from outside
+a training of ours or a step of a user's own. Exit code 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpcohort.plain_text import counted, one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dpcohort.audit import Claim, Finding, PrivateTraining
+    from dpcohort.audit import Claim, Finding, Isolation, PrivateTraining
     from dpcohort.runs.receipts import Receipt
     from dpcohort.runs.run import Run
     from dpcohort.runs.verification import Verification
@@ -40,6 +40,13 @@ def verify(
         list[Path], Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
     ],
     method: Annotated[str, Option(help="The second opinion: auto, pld or dp-accounting.")] = "auto",
+    require: Annotated[
+        str, Option(metavar="private", help="Exit code 1 for a run that is not private.")
+    ] = "",
+    key: Annotated[
+        str,
+        Option(metavar="PUBLIC", help="Exit code 1 for a run that is not signed by this key."),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
@@ -47,24 +54,49 @@ def verify(
     from dpcohort.runs.verification import verify_run
 
     folders = [folder for run in runs for folder in find_runs(run)]
-    found = [verify_run(folder, method=method) for folder in folders]
+    found = [verify_run(folder, method=method, require=require, key=key) for folder in folders]
     if as_json:
         print_json([verification.to_dict() for verification in found])
     else:
         for verification in found:
             _print_verification(verification)
+        for kind in dict.fromkeys(one.kind for one in found if one.kind):
+            say(f"Whose word is taken for what, in a run that is {kind.replace('sim', 'a sim')}:")
+            lines = [one.whose_word.items() for one in found if one.kind == kind]
+            for words in dict.fromkeys(f"  {who}: {what}" for line in lines for who, what in line):
+                say(words)
     if not all(verification.holds for verification in found):
         raise typer.Exit(1)
 
 
+#: What a run is; of a private one nobody can prove it.
+_KINDS = {
+    "private": ("PRIVATE, by the word of those below", "bold"),
+    "simulation": ("SIMULATION with noise of a seed, NOT PRIVATE", "bold yellow"),
+    "not private": ("NOT PRIVATE", "bold red"),
+    "": ("of unknown kind", "bold red"),
+}
+
+
 def _print_verification(verification: Verification) -> None:
-    word, style = ("holds", "bold green") if verification.holds else ("BROKEN", "bold red")
+    word, style = "BROKEN", "bold red"
+    if all(finding.kind in ("note", "required") for finding in verification.findings):
+        word = "NOT AS REQUIRED"
+    if verification.holds:
+        word = "holds" if verification.finished else "UNFINISHED, holds so far"
+        style = "bold green"
     console.print(f"{verification.path}: ", end="")
     console.print(word, style=style, end="")
+    console.print("; ", end="")
+    kind, style = _KINDS[verification.kind]
+    console.print(kind, style=style, end="")
+    seal = f", seal {verification.seal[:12]}" if verification.seal else ""
     console.print(
         f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
-        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
+        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}{seal}"
     )
+    if verification.signed_by:
+        say(f"  signed by the key {verification.signed_by}")
     if verification.alone_epsilon is not None:
         honest = counted(verification.honest, "honest member")
         console.print(
@@ -88,17 +120,67 @@ def receipt(
 
     loaded = Run.load(run)
     found = loaded.receipt(client)
+    verified = None
     if letter is not None:
-        _write_letter(letter, loaded, found, shown=run)
+        from dpcohort.runs.verification import verify_run
+
+        verified = verify_run(run, method="pld")
+        _write_letter(letter, loaded, found, verified, shown=run)
     if as_json:
         print_json(found.to_dict())
     else:
         say(found.text())
-    if not found.holds:
+        if verified is not None and not verified.holds:
+            _print_verification(verified)
+    if not found.holds or not (verified is None or verified.holds):
         raise typer.Exit(1)
 
 
-def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> None:
+def sign(
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a finished run.")],
+    key: Annotated[
+        Path,
+        Option(metavar="FILE", help="The operator's secret; dpcohort guard identity makes one."),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a finished run that verifies: who changes a file of it from then on needs the key."""
+    from dpcohort.atomic_file import owner_only
+    from dpcohort.deploy.guard.files import load_identity
+    from dpcohort.errors import VerificationError
+    from dpcohort.runs.folder import SIGNATURE, find_run
+    from dpcohort.runs.seal import sign_seal
+    from dpcohort.runs.verification import verify_run
+
+    identity, found = load_identity(key), verify_run(run)
+    wrong = [finding for finding in found.findings if finding.kind != "note"]
+    if wrong:
+        raise VerificationError(
+            f"{run} does not verify, so it is not signed: {one_line(wrong[0].subject)}: "
+            f"{one_line(wrong[0].message, _LONGEST)} See: dpcohort verify {run}"
+        )
+    if not found.finished:
+        raise InputError.because(
+            f"{run} is not finished, and what follows would not be signed. Let it go on with "
+            "--resume, and sign it then."
+        )
+    if found.signed_by not in ("", identity.public):
+        raise InputError.because(
+            f"{run} is signed by {found.signed_by} already. To sign it instead, delete "
+            f"{run / SIGNATURE} first."
+        )
+    with owner_only(found.kind == "private"):
+        seal = sign_seal(find_run(run), identity.public, identity.sign_bytes)
+    if as_json:
+        print_json(run=str(run), kind=found.kind, seal=seal, key=identity.public)
+        return
+    say(f"Signed {run} ({found.kind}), seal {seal}.")
+    say(f"Whoever has the folder checks it: dpcohort verify {run} --key {identity.public}")
+
+
+def _write_letter(
+    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
+) -> None:
     from dpcohort.accounting import attack_risk
     from dpcohort.report.html.letter import write_letter
 
@@ -124,6 +206,7 @@ def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> Non
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        verification=verified,
     )
 
 
@@ -171,9 +254,18 @@ def audit(
         Option(
             metavar="A,B",
             help="Of our trainings only these: batched, reference, pooled, guard, simulation. By "
-            "default all, without --full all but the slow reference.",
+            "default all, without --full all but the slow reference. With --adversarial: batched, "
+            "reference, reports, frozen, guard, guard-reports; by default all.",
         ),
     ] = None,
+    adversarial: Annotated[
+        bool,
+        Option(
+            "--adversarial",
+            help="Train hostile and careless models and losses instead: does a record reach "
+            "others through them?",
+        ),
+    ] = False,
     normals: Annotated[
         int | None, Option(metavar="N", help="Numbers whose tail --full counts.", min=1)
     ] = None,
@@ -190,6 +282,11 @@ def audit(
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
+    if adversarial:
+        if step is not None:
+            raise InputError.because("--adversarial is for dpcohort's own trainings: no --step.")
+        _audit_adversarial(device, only, full=full, as_json=as_json)
+        return
     from dpcohort.audit import Claim, step_by_name
     from dpcohort.audit.suite import FULL_NORMALS
 
@@ -239,6 +336,96 @@ def audit(
         raise typer.Exit(1)
 
 
+def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bool) -> None:
+    """Wherever records meet a model or loss of others, all of the adversarial ones."""
+    from dpcohort.audit import ModelsUnderTest, isolation
+    from dpcohort.audit.adversarial_losses import LOSSES
+    from dpcohort.audit.adversarial_models import MODELS
+    from dpcohort.audit.under_test import MODEL_PLACES
+
+    _check_device(device)
+    # The guard computes on a CPU whatever the device.
+    places = [name for name in MODEL_PLACES if device == "cpu" or not name.startswith("guard")]
+    audited: dict[str, list[Isolation]] = {}
+    for place in _wanted(only, places):
+        subject = ModelsUnderTest(place, device)
+        status = console.status(f"{place} ...")
+        with status if console.is_terminal else nullcontext():
+            audited[place] = isolation(
+                subject,
+                [*MODELS.values(), *(LOSSES.values() if subject.takes_losses else ())],
+                full=full,
+                on_case=lambda one, place=place, status=status: status.update(  # type: ignore[misc]
+                    f"{place}: {one.name} {one} ..."
+                ),
+            )
+        if not as_json:
+            console.print(place, style="bold")
+            console.print(_isolation_table(audited[place]))
+    broken = [
+        f"{place}: {one.name} ({one.moved:.2g} C)"
+        for place, found in audited.items()
+        for one in found
+        if one.verdict == "BROKEN"
+    ]
+    if as_json:
+        print_json(
+            passed=not broken,
+            broken=broken,
+            form="full" if full else "quick",
+            device=device,
+            places={place: [asdict(one) for one in found] for place, found in audited.items()},
+        )
+    else:
+        word, style = ("BROKEN", "bold red") if broken else ("no bound broken", "bold green")
+        console.print(word, style=style, end="")
+        say(f": {'; '.join(broken)}" if broken else "")
+        say(f"A batch may move by C for one record. {_LIMIT}")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _isolation_table(found: Sequence[Isolation]) -> RenderableType:
+    """Those that did not hold one by one; the others by their names."""
+    from rich.text import Text
+
+    table = new_table("", "model or loss", "what was seen", close=True, overflow="fold")
+    for verdict, style in (("BROKEN", "bold red"), ("out of reach", "yellow")):
+        for one in (one for one in found if one.verdict == verdict):
+            moved = f"moved by {one.moved:.3g} C" if math.isfinite(one.moved) else "all or nothing"
+            table.add_row(
+                Text(verdict, style), one.name, Text(f"{one.about} {moved}: {one.detail}")
+            )
+    reasons: dict[str, list[str]] = {}
+    for one in (one for one in found if one.verdict == "refused"):
+        reasons.setdefault(one.detail.replace(one.name, "..."), []).append(one.name)
+    for reason, names in reasons.items():
+        table.add_row(
+            "refused", f"{len(names)} of {len(found)}", Text(f"{', '.join(names)}: {reason}")
+        )
+    held = [one for one in found if one.verdict == "held"]
+    if held:
+        seen = f"by {max(one.moved for one in held):.6f} C at most: "
+        seen += ", ".join(one.name for one in held)
+        table.add_row(Text("held", "green"), f"{len(held)} of {len(found)}", Text(seen))
+    return table
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+
+
+def _wanted(only: str | None, names: Sequence[str]) -> list[str]:
+    """Those that --only picks, in their order; all without it."""
+    wanted = list(names) if only is None else [one.strip() for one in only.split(",")]
+    for name in filter(None, wanted):
+        choice("--only", name, list(names))
+    return [name for name in names if name in wanted]
+
+
 def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     """Our own trainings, as they are deployed, and the simulation."""
     import torch
@@ -246,8 +433,7 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     from dpcohort.audit import EngineUnderTest, GuardUnderTest
     from dpcohort.audit.suite import FULL_NORMALS
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+    _check_device(device)
     many = FULL_NORMALS if device == "cuda" else FULL_NORMALS // 4
     deployed: Any = {"device": device, "private": True, "dtype": torch.float32}
     subjects: _Subjects = {
@@ -259,12 +445,9 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     }
     # The reference takes its records one by one; the guard computes on a CPU whatever the device.
     left_out = {"reference": not full, "guard": device != "cpu"}
-    wanted = [name for name in subjects if not left_out.get(name, False)]
-    if only is not None:
-        wanted = [name.strip() for name in only.split(",") if name.strip()]
-        for name in wanted:
-            choice("--only", name, list(subjects))
-    return {name: subject for name, subject in subjects.items() if name in wanted}
+    usual = [name for name in subjects if not left_out.get(name, False)]
+    wanted = usual if only is None else _wanted(only, list(subjects))
+    return {name: subjects[name] for name in wanted}
 
 
 def _tested(

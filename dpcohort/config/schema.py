@@ -36,7 +36,7 @@ from dpcohort.clients.distributions import (
 )
 from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
+from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS
 from dpcohort.plugins import check_settings, find_rule, settings_of
 from dpcohort.schedule import Draws
 from dpcohort.tasks import Task, TaskKind
@@ -141,6 +141,8 @@ class DataSection(Section):
     labels: list[Any] = Field(default_factory=list)
     test_share: float = _bounded(0.2, above=0, below=1)
     test_public: bool = False
+    # Of arrays, where the file does not say it; those of a table are its labels.
+    classes: int | None = _bounded(None, at_least=2, at_most=MOST_CLASSES)
 
 
 class TaskSection(Section):
@@ -193,10 +195,7 @@ class TuningSection(Section):
 
     source: Literal["none", "public", "charged"]
     records: str | None = None
-    share: float | None = _bounded(None, above=0, below=1)
-    private: bool | None = None
-    id: str | None = None
-    budgets: str | None = None
+    charge: str | None = None  # of source "charged": the id, which stands in [charges] too
 
 
 class ConfigFile(Section):
@@ -214,6 +213,7 @@ class ConfigFile(Section):
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
     tuning: TuningSection | None = None
+    charges: dict[str, str] = Field(default_factory=dict)  # the file of each, by its id
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -437,7 +437,13 @@ def check_data(section: DataSection) -> None:
         raise InputError.about("estimated_bounds", words)
     if is_table(section.name) and section.label is None:
         raise InputError.about("label", "is missing: the column of the table to be predicted.")
+    arrays = section.name.endswith((".npz", ".npy")) or "/" in section.name
+    if section.classes is not None and (is_table(section.name) or not arrays):
+        words = f"is for arrays (.npz, .npy), and {section.name!r} knows its own. "
+        raise InputError.about("classes", words + _REMOVE.format("classes"))
     for key in _TABLE_KEYS:
+        if key == "test_public" and arrays:
+            continue
         if key in section.model_fields_set and not is_table(section.name):
             words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
             raise InputError.about(key, words + _REMOVE.format(key))
@@ -469,16 +475,13 @@ def check_tuning(section: TuningSection) -> None:
     """Refuse values that do not go together.
 
     Example:
-        >>> check_tuning(TuningSection(source="charged", share=0.5))
+        >>> check_tuning(TuningSection(source="charged", charge="5e0f"))
     """
-    charged = section.source == "charged"
-    for key in ("private", "id", "budgets", "share"):
-        if getattr(section, key) is not None and not charged:
-            raise _goes_with(key, "source", "charged")
-    if charged and section.share is None:
-        words = 'is missing: with source = "charged" it says which part of each budget is spent.'
-        raise InputError.about("share", words)
-    check_bounds(section)
+    if section.charge is not None and section.source != "charged":
+        raise _goes_with("charge", "source", "charged")
+    if section.source == "charged" and section.charge is None:
+        words = 'is missing: with source = "charged" it names what was paid, as in [charges].'
+        raise InputError.about("charge", words)
 
 
 def check_optimiser(section: OptimiserSection) -> None:

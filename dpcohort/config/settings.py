@@ -10,6 +10,7 @@
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
     [data] [task] [model] [optimiser] [run] [grid]    how the plan is executed
+    [charges]      what was paid beside it   -> files of `Charge`, by their ids
 
 ``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
 """
@@ -37,7 +38,15 @@ from dpcohort.accounting.pooled import (
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.plugins import check_settings, kind_of_rule
+from dpcohort.plain_text import one_line
+from dpcohort.plugins import (
+    RULES,
+    check_settings,
+    is_named_function,
+    is_rule,
+    kind_of_rule,
+    require_consent,
+)
 from dpcohort.text_files import parse_toml, read_utf8, toml_text, toml_value
 from dpcohort.training import Training
 
@@ -253,6 +262,7 @@ class Config:
     values: Mapping[str, Any] = field(repr=False)
     folder: Path = field(repr=False)
     _lines: Lines = field(repr=False, compare=False)
+    _loads: bool = field(default=True, repr=False, compare=False)
 
     @cached_property
     def _file(self) -> ConfigFile:
@@ -288,6 +298,12 @@ class Config:
         return dict(written) if isinstance(written, dict) else None
 
     @property
+    def charges(self) -> dict[str, Path]:
+        """The file of each charge that the configuration names, by its id."""
+        named = self.values.get("charges", {})
+        return {name: self.folder / str(place) for name, place in named.items()}
+
+    @property
     def is_adaptive(self) -> bool:
         """Whether the rule chooses cohorts during the training, from what clients report."""
         return kind_of_rule(self.rule) == "adaptive"
@@ -295,10 +311,7 @@ class Config:
     def population(
         self, records: int | None = None, sizes: Mapping[str, int] | None = None
     ) -> Population:
-        """Read or draw the clients, with the budgets that they have left for training.
-
-        Settings that were chosen on the clients' records have been paid for: ``tuning.share`` of
-        each budget is spent.
+        """Read or draw the clients, with all that they promised, whatever was paid of it.
 
         Args:
             records: how many the data set has; used where the file leaves ``total_size`` to it.
@@ -310,12 +323,11 @@ class Config:
         try:
             if self.clients is not None:
                 allowed = bool(self.values["population"].get("allow_large_delta"))
-                listed = Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
-                return self._left(listed)
+                return Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
             from dpcohort.config.schema import draw_population
 
             has_data = self.data is not None
-            return self._left(draw_population(self._file.population, records, has_data=has_data))
+            return draw_population(self._file.population, records, has_data=has_data)
         except FileFormatError:
             raise
         except InputError as error:
@@ -324,10 +336,6 @@ class Config:
     def problem(self, section: str, error: InputError) -> FileFormatError:
         """An error about a value of a section, with the file and the line it stands on."""
         return error_of(_label(self.path), [within(section, error)], self._lines)
-
-    def _left(self, clients: Population) -> Population:
-        spent = float((self.tuning or {}).get("share") or 0.0)
-        return clients if spent == 0.0 else clients.with_scaled_budgets(1.0 - spent, 1.0 - spent)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
         """The same configuration with some keys changed, each given as ``section.key=value``.
@@ -338,15 +346,26 @@ class Config:
             >>> config = config_for_clients("clients.csv")
             >>> config.with_overrides(["training.rounds=200"]).training.rounds
             200
+
+        Raises:
+            InputError: a change is none, or would drop what was paid of the budgets.
         """
         changes = list(overrides)
         values, places = apply_overrides(self.values, changes)
+        dropped = _paid_files(self.values) - _paid_files(values)
+        if dropped:
+            raise InputError.because(
+                f"{_label(self.path)} with {', '.join(changes)} would forget what was paid by the "
+                f"clients, as {one_line(min(dropped))} says; that stays spent whatever is trained. "
+                "Keep it: under [charges], with its id and file, where the estimate itself is not "
+                "wanted any more."
+            )
         # What was changed here does not stand in the file any more.
         lines = {
             where: None if any(where[: len(place)] == place for place in places) else line
             for where, line in (self._lines | dict.fromkeys(places)).items()
         }
-        return _build(values, self.path, lines, changes)
+        return _build(values, self.path, lines, changes, loads=self._loads)
 
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
@@ -361,14 +380,29 @@ class Config:
         kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
-        return _build(values, self.path, self._lines)
+        return _build(values, self.path, self._lines, loads=self._loads)
 
 
-def load_config(path: str | Path) -> Config:
+def _paid_files(values: Mapping[str, Any]) -> set[str]:
+    """The files of charges that tables name."""
+    data, named = values.get("data"), values.get("charges")
+    estimate = data.get("estimated_bounds") if isinstance(data, dict) else None
+    files = list(named.values()) if isinstance(named, dict) else []
+    return {str(place) for place in [*files, estimate] if place}
+
+
+def load_config(path: str | Path, *, allow_code: Iterable[str] | None = ()) -> Config:
     """Read and check a configuration file; the clients themselves are read by ``population()``.
 
+    Args:
+        path: the file.
+        allow_code: modules whose code the file may name, in this process. What the user allowed
+            on the command line, and what the program has imported and marked, needs none. None
+            reads the file without any code: third-party names stay names, unchecked.
+
     Raises:
-        FileFormatError: with the file, the line where it can be found, and every problem.
+        FileFormatError: with the file, the line where it can be found, and every problem; code
+            that is not allowed is one.
 
     Example:
         >>> import tempfile
@@ -378,11 +412,17 @@ def load_config(path: str | Path) -> Config:
         Population(3 clients, 900 records, 0 public)
     """
     content = read_utf8(path, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
-    return _parsed(content, Path(path))
+    if allow_code:
+        from dpcohort import consent
+
+        consent.allow_code(*allow_code)
+    return _parsed(content, Path(path), loads=allow_code is not None)
 
 
 def loads_config(text: str) -> Config:
     """The configuration a TOML text describes; a relative path of clients starts from here.
+
+    Third-party code that it names must be allowed, as in ``load_config``.
 
     Example:
         >>> loads_config("population = { count = 3, size = 50, epsilon = 1 }").population()
@@ -422,7 +462,7 @@ def config_for_folder(text: str, source: Path | None, target: Path) -> str:
     named = {
         section: moved(section, table)
         for section, table in values.items()
-        if section in ("population", "data", "model")
+        if section in ("population", "data", "model", "charges")
     }
     return text if all(named[s] == values[s] for s in named) else toml_text({**values, **named})
 
@@ -442,12 +482,12 @@ def config_for_clients(path: str | Path) -> Config:
     return Config(clients=clients, values=values, folder=Path(), _lines={})
 
 
-def _parsed(content: str, path: Path | None) -> Config:
+def _parsed(content: str, path: Path | None, *, loads: bool = True) -> Config:
     try:
         values = parse_toml(content)
     except ValueError as error:
         raise _syntax_error(_label(path), content, error) from None
-    return _build(values, path, key_lines(content))
+    return _build(values, path, key_lines(content), loads=loads)
 
 
 def _label(path: Path | None) -> str:
@@ -468,7 +508,12 @@ def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
 
 
 def _build(
-    values: Mapping[str, Any], path: Path | None, lines: Lines, changes: Sequence[str] = ()
+    values: Mapping[str, Any],
+    path: Path | None,
+    lines: Lines,
+    changes: Sequence[str] = (),
+    *,
+    loads: bool = True,
 ) -> Config:
     # The library that checks types takes longer to load than a small plan to make.
     from pydantic import ValidationError
@@ -500,15 +545,29 @@ def _build(
     privacy = file.privacy
     clients = made("population", clients_file)
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
-    settings = made("selection", _selection_settings, file.selection)
-    made("aggregation", schema.check_rule, "aggregation", file.aggregation)
+    checked = {
+        section: made(section, _may_be_loaded, key, getattr(getattr(file, section), key, None))
+        if loads
+        else key != "rule" or _is_own_rule(section, getattr(file, section).rule)
+        for section, key in _THIRD_PARTY
+    }
+    settings: tuple[dict[str, Any], dict[str, Any]] | None
+    settings = dict(file.selection.model_extra or {}), {}
+    if checked["selection"]:
+        settings = made("selection", _selection_settings, file.selection)
+    if checked["aggregation"]:
+        made("aggregation", schema.check_rule, "aggregation", file.aggregation)
     contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
     for name, check in schema.CHECKS.items():
         if (section := getattr(file, name)) is not None:
             made(name, check, section)
+    if file.tuning is not None and file.tuning.charge not in (None, *file.charges):
+        words = "tuning.charge is not under [charges]: what the tuning paid would be forgotten."
+        problems.append((("tuning", "charge"), words))
     if contract is not None and training is not None and settings is not None:
         told = {where for where, _ in problems}
-        pooled = _pooled_problems(file, contract, training)
+        adaptive = checked["selection"] and kind_of_rule(file.selection.rule) == "adaptive"
+        pooled = _pooled_problems(file, contract, training, adaptive=adaptive)
         problems += [problem for problem in pooled if problem[0] not in told]
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
@@ -531,11 +590,31 @@ def _build(
         values=values,
         folder=folder,
         _lines=lines,
+        _loads=loads,
     )
 
 
+#: Where a configuration may name code.
+_THIRD_PARTY = (
+    *(("selection", "rule"), ("aggregation", "rule"), ("data", "name"), ("model", "name")),
+    ("task", "loss"),
+)
+
+
+def _may_be_loaded(key: str, name: object) -> bool:
+    if isinstance(name, str) and is_named_function(name):
+        require_consent(key, name)
+    return True
+
+
+def _is_own_rule(kind: str, name: str) -> bool:
+    """Whether a rule is checked where nothing may be loaded; what there is not is refused too."""
+    kinds = ("selection", "adaptive") if kind == "selection" else (kind,)
+    return any(name in RULES[one] for one in kinds) or not any(is_rule(one, name) for one in kinds)
+
+
 def _pooled_problems(
-    file: ConfigFile, contract: Contract, training: Training
+    file: ConfigFile, contract: Contract, training: Training, *, adaptive: bool | None
 ) -> list[ConfigProblem]:
     """What does not go with trust = "pooled"."""
     found: list[ConfigProblem] = []
@@ -552,7 +631,7 @@ def _pooled_problems(
             f"aggregation.rule: {file.aggregation.rule} needs single updates", "the mean"
         )
         found.append((("aggregation", "rule"), str(told)))
-    if kind_of_rule(file.selection.rule) == "adaptive":
+    if adaptive:
         told = adaptive_under_pooled_trust(file.selection.rule)
         found.append((("selection", "rule"), f"selection.rule: {told}"))
     return found

@@ -134,7 +134,7 @@ def table_config(
         clients=_commented({"clients": clients}, {}).lstrip(),
         settings=_settings("whole", dimension, cohort_size=cohort_size),
         data=_commented(data, said),
-        left_out=f"\n# left out, as free text: {', '.join(left_out)}" if left_out else "",
+        left_out=f"\n# left out: {', '.join(left_out)}" if left_out else "",
         test_public=str(test_public).lower(),
         origin=origin,
         bounds=_open(bounds, "smallest and largest, such as [0, 110]"),

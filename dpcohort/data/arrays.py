@@ -2,8 +2,9 @@
 """A user's own arrays as a data set: one ``.npz`` file, or a folder of ``.npy`` files.
 
 Both hold the arrays train_inputs, train_labels, test_inputs and test_labels, and optionally the
-public constants classes, scale, mean and std. Files that need pickle are refused. Arrays in a
-folder are mapped, not read, so a set may be larger than memory.
+public constants classes, scale, mean and std, and test_public: whether results on the test records
+may be published. What a private run needs is stated there or where the file is named. Files that
+need pickle are refused. Arrays in a folder are mapped, not read: a set may be larger than memory.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ from dpcohort.text_files import of_file
 
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
-_CONSTANT_NAMES = ("classes", "scale", "mean", "std")
+_CONSTANT_NAMES = ("classes", "scale", "mean", "std", "test_public")
 
 
-def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
+def load_arrays(
+    path: str | Path,
+    task: Mapping[str, Any] | None = None,
+    stated: Mapping[str, Any] | None = None,
+) -> Dataset:
     """The data set in an ``.npz`` file or in a folder of ``.npy`` files.
 
     Args:
         path: the file or folder.
         task: kind, loss, bounds and so on of what is predicted; without it a class.
+        stated: ``classes`` and ``test_public``, where the file does not say them.
 
     Raises:
         DataMissingError: if there is nothing at that path.
@@ -69,7 +75,11 @@ def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Data
         )
         raise FileFormatError(place, problem)
     with of_file(place):
-        return dataset_from_mapping(place.stem, entries, task)
+        for key, value in (stated or {}).items():
+            if key in entries and _scalar(entries[key]) != value:
+                allowed = f"{_scalar(entries[key])}, as the file itself says"
+                raise InputError(key, given=value, allowed=allowed)
+        return dataset_from_mapping(place.stem, {**entries, **(stated or {})}, task)
 
 
 def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
@@ -96,7 +106,7 @@ def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) ->
             if f"test_{k}" in entries
         }
     with of_file(place):
-        return dataset_from_mapping(place.stem, entries, task)
+        return dataset_from_mapping(place.stem, {**entries, "test_public": True}, task)
 
 
 def dataset_from_mapping(
@@ -125,11 +135,15 @@ def dataset_from_mapping(
         if wanted not in entries:
             raise InputError.because(f"The array {wanted!r} is missing; a data set needs {needed}.")
     classes = entries.get("classes")
+    public = _scalar(entries.get("test_public", False))
+    if public not in (True, False):
+        raise InputError("test_public", given=public, allowed="true or false")
     return dataset_from_arrays(
         name,
         **{wanted: entries[wanted] for wanted in ARRAY_NAMES},
         classes=None if classes is None else whole_number("classes", _scalar(classes), at_least=2),
         normalisation=_normalisation(entries),
+        test_public=bool(public),
         task=_task(task, entries["train_labels"]),
     )
 

@@ -20,6 +20,11 @@ from dpcohort.limits import MOST_CLASSES
 from dpcohort.plain_text import first_of
 from dpcohort.tasks import Task
 
+#: What a simulation is told; a private run is refused.
+_COUNTED = (
+    "the number of classes ({classes}) was counted from the training labels; for a private run "
+    "state it: classes = ... in [data], or in the .npz file."
+)
 _INPUT_TYPES = ("uint8", "float32", "int64")
 
 
@@ -87,7 +92,7 @@ class Dataset:
         train_inputs: (records, channels, height, width) or (records, features); bytes (uint8),
             float32, or int64 token ids, which are never normalised.
         train_labels: int64, one per record, from 0 to ``classes`` - 1.
-        test_inputs: as ``train_inputs``; public unless ``test_public`` says otherwise.
+        test_inputs: as ``train_inputs``.
         test_labels: as ``train_labels``.
         classes: number of classes, or of what else a model puts out; public.
         normalisation: the constants that turn stored values into what a model sees; public.
@@ -95,8 +100,10 @@ class Dataset:
         clients: whose each training record is, where the set says so; None where it does not.
         test_public: whether results on the test records may be published. Where not, a private
             run does not write them down.
-        remarks: sentences for the reader of a result, on public records only.
+        remarks: sentences for the reader of a result; of a private run on public records only.
         test_clients: whose each test record is, where the set says so.
+        counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
+            record more can then change the model, so that a private run refuses the set.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -114,9 +121,10 @@ class Dataset:
     normalisation: Normalisation = Normalisation()
     task: Task = None  # type: ignore[assignment]  # filled in below
     clients: NDArray[np.str_] | None = None
-    test_public: bool = True
+    test_public: bool = False
     remarks: tuple[str, ...] = ()
     test_clients: NDArray[np.str_] | None = None
+    counted_classes: bool = False
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -169,7 +177,7 @@ def dataset_from_arrays(
     normalisation: Normalisation | None = None,
     task: Task | None = None,
     clients: ArrayLike | None = None,
-    test_public: bool = True,
+    test_public: bool = False,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -179,8 +187,8 @@ def dataset_from_arrays(
         train_labels: whole numbers.
         test_inputs: as ``train_inputs``.
         test_labels: as ``train_labels``.
-        classes: number of classes; without it, the largest training label + 1. Give it where the
-            presence of a class is itself private, or where some have no training record.
+        classes: number of classes; without it, the largest training label + 1, which is for
+            simulations: a private run refuses what was counted from records.
         normalisation: public constants; without them bytes are divided by 255 and other numbers
             are left alone.
         task: what is predicted; without it a class. Its labels are as `Task.losses` takes them,
@@ -208,6 +216,7 @@ def dataset_from_arrays(
 
     train, test = labels("train_labels", train_labels), labels("test_labels", test_labels)
     inputs = _as_inputs("train_inputs", train_inputs)
+    counted = task is None and classes is None
     if task is not None:
         classes = task.outputs
     elif classes is None:
@@ -224,6 +233,8 @@ def dataset_from_arrays(
         normalisation=normalisation,
         clients=None if clients is None else np.asarray(clients).astype(np.str_),
         test_public=test_public,
+        counted_classes=counted,
+        remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]
     )
 

@@ -40,7 +40,7 @@ from dpcohort.data.dataset import Dataset, Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.tables import TableColumns, read_table, table_dataset
 from dpcohort.errors import DataMissingError, DpcohortError, FileFormatError, InputError
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.text_files import is_table
 
 
@@ -435,6 +435,7 @@ def _load_digits() -> Dataset:
         test_labels=classes[is_test],
         classes=10,
         normalisation=Normalisation(scale=16.0),
+        test_public=True,
     )
 
 
@@ -494,6 +495,7 @@ def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
         test_labels=test_labels.astype(np.int64),
         classes=source.classes,
         normalisation=source.normalisation,
+        test_public=True,
     )
     _PUBLISHED.add(data)
     return data
@@ -516,7 +518,7 @@ def is_published(data: Dataset) -> bool:
 
 
 def _from_function(text: str) -> Dataset:
-    function = named_function("dataset", text)
+    function = named_plugin("data", text, "dataset")
     try:
         result = function()
     except DpcohortError:

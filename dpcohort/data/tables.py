@@ -729,19 +729,43 @@ def _read_parquet(path: Path) -> Table:
         ) from None
     words = "not a Parquet file that can be read ({})"
     # pyarrow has a dozen errors for bytes that are wrong
-    with of_file(path, words, (Exception,)), of_file(path), parquet.ParquetFile(path) as file:
-        _check_parquet(path, file)
-        _check_header([str(name) for name in file.schema_arrow.names])
-        found = file.read()
-        table = {name: found.column(name).to_pylist() for name in found.column_names}
+    with of_file(path, words, (Exception,)), of_file(path):
+        with parquet.ParquetFile(path) as file:
+            _check_parquet(path, file)
+            _check_header([str(name) for name in file.schema_arrow.names])
+            kinds = [file.schema.column(place) for place in range(len(file.schema))]
+        # A text is stored once, and rows are numbers of texts: so it stays in memory.
+        texts = [kind.path for kind in kinds if kind.physical_type == "BYTE_ARRAY"]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            found = file.read()
+        table = {name: _cells_of_chunks(found.column(name).chunks) for name in found.column_names}
     if not table or not next(iter(table.values())):
         raise FileFormatError(path, "there are no records in it")
     # An index that pandas wrote too.
     return {name: cells for name, cells in table.items() if not name.startswith("__index_level_")}
 
 
+def _cells_of_chunks(chunks: Iterable[Any]) -> list[Any]:
+    """The cells of a column of a Parquet file; equal texts of a chunk are one object."""
+    cells: list[Any] = []
+    for chunk in chunks:
+        if hasattr(chunk, "dictionary"):
+            distinct = chunk.dictionary.to_pylist()
+            places = chunk.indices.to_pylist()
+            cells += [None if place is None else distinct[place] for place in places]
+        else:
+            cells += chunk.to_pylist()
+    return cells
+
+
 def _check_parquet(path: Path, file: Any) -> None:
     """Refuse a file that would be out of all proportion to its bytes, before it is read."""
+    for column in file.schema_arrow:
+        if column.type.num_fields:
+            words = (
+                f"the column {one_line(column.name, 60)} holds {column.type}; it must be text or "
+            )
+            raise FileFormatError(path, words + "numbers. Save the table without it.")
     about = file.metadata
     cells = about.num_rows * about.num_columns
     if cells > MOST_TABLE_CELLS:
@@ -749,4 +773,8 @@ def _check_parquet(path: Path, file: Any) -> None:
         raise FileFormatError(path, words)
     groups: Iterable[int] = range(about.num_row_groups)
     size = sum(int(about.row_group(group).total_byte_size) for group in groups)
-    check_unpacking(path, max(size, 8 * cells), "Save it with less compression, or as CSV.")
+    # Numbers of texts, numbers, and fixed bytes have a width; texts are in the file's own count.
+    kinds = [file.schema.column(place) for place in range(len(file.schema))]
+    width = sum(max(8, kind.length if "FIXED" in kind.physical_type else 0) for kind in kinds)
+    size = max(size, about.num_rows * width)
+    check_unpacking(path, size, "Save it with less compression, or as CSV.")

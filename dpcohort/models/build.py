@@ -27,7 +27,7 @@ from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unk
 from dpcohort.models.oriented import flag
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
-from dpcohort.plugins import is_named_function, named_function, telling
+from dpcohort.plugins import is_named_function, named_plugin, telling
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -49,8 +49,9 @@ def build_model(
 
     Args:
         name: one of `MODEL_NAMES`, or ``module:function`` for a function that returns an
-            ``nn.Module``; it is given ``input_shape`` and ``classes`` (or ``outputs``, the same
-            number) where it has such arguments, and the options.
+            ``nn.Module`` and is marked ``@dpcohort.plugin("model")``, or a class of such
+            modules; it is given ``input_shape`` and ``classes`` (or ``outputs``, the same number)
+            where it has such arguments, and the options.
         input_shape: shape of one record, as in ``Dataset.input_shape``.
         classes: number of classes, or of what else is predicted: the length of the output.
         seed: of the initial weights.
@@ -97,7 +98,7 @@ def build_model(
 def _build_own(
     name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]
 ) -> nn.Module:
-    function = named_function("model", name)
+    function = named_plugin("model", name)
     offered = {"input_shape": shape, "classes": classes, "outputs": classes}
     with telling(f"The model function {name} failed"):
         accepted = inspect.signature(function).parameters

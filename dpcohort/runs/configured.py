@@ -16,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, number
+from dpcohort.accounting.charges import (
+    Charge,
+    after_charges,
+    check_neighbours,
+    private_clients,
+    read_charge,
+)
 from dpcohort.accounting.pooled import refuse_unpoolable, sum_only
-from dpcohort.accounting.segments import Charge, charges_in, left
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -76,7 +82,8 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
         return _table_data(config, section, clients)
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
-        return with_task(config, load_arrays(config.folder / name, given))
+        stated = section.model_dump(include={"classes", "test_public"}, exclude_unset=True)
+        return with_task(config, load_arrays(config.folder / name, given, stated))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
 
@@ -193,22 +200,13 @@ def estimated_bounds(config: Config) -> dict[str, Any] | None:
 
     Raises:
         FileFormatError: it is not an estimate.
-        InputError: it was paid for under another meaning of neighbours.
     """
     from dpcohort.data.private_bounds import read_estimate
 
     section = data_section(config)
     if section.estimated_bounds is None:
         return None
-    path = config.folder / section.estimated_bounds
-    found = read_estimate(path)
-    if found["neighbours"] != config.contract.neighbours:
-        raise InputError.because(
-            f"{path}: the bounds were estimated for {found['neighbours']} neighbours, and the "
-            f"training is for {config.contract.neighbours}. Estimate them again, or change "
-            "privacy.neighbours."
-        )
-    return found
+    return read_estimate(config.folder / section.estimated_bounds)[1]
 
 
 def seen_columns(config: Config) -> TableColumns:
@@ -268,30 +266,54 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
 
 
 def configured_population(config: Config, data: Dataset | None = None) -> Population:
-    """The clients of a configuration, and the public one of its ``public_share`` after them.
+    """The clients of a configuration, with what charges left of their budgets.
 
     Args:
         config: the configuration.
         data: its data set, if it is loaded already; loaded only where the clients depend on it.
+
+    Raises:
+        BudgetExceededError: charges left nothing of a client.
+        InputError: a client is not among those who paid.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
         >>> len(configured_population(loads_config(commented_config("hospitals"))))
         61
     """
+    return after_charges(promised_population(config, data), configured_charges(config))
+
+
+def promised_population(config: Config, data: Dataset | None = None) -> Population:
+    """The clients of a configuration with all that they promised, whatever was paid of it.
+
+    The public one of its ``public_share`` comes after the others.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already; loaded only where the clients depend on it.
+
+    Raises:
+        InputError: a client is not among those who paid the charges that the configuration names.
+    """
+    clients = _all_clients(config, data)
+    for charge in configured_charges(config):
+        for _, name, _, _ in private_clients(clients):
+            if name not in charge.spent and name not in charge.public:
+                raise InputError.because(
+                    f"{name!r} is not among the clients of which the charge {charge.title} was "
+                    "taken. Use the list of clients of that time; a client that joins comes with "
+                    "dpcohort replan."
+                )
+    return clients
+
+
+def _all_clients(config: Config, data: Dataset | None) -> Population:
     if config.data is None:
         return config.population()
     dataset = configured_data(config) if data is None else data
-    _check_budgets(config, dataset)
     if _has_own_clients(config.data, dataset):
-        clients = own_clients(config, np.asarray(dataset.clients), dataset.name)
-        if (estimate := estimated_bounds(config)) is not None:
-            from dpcohort.data.private_bounds import charge
-
-            tuned = float((config.tuning or {}).get("share") or 0.0)
-            place = Path(str(config.data.estimated_bounds))
-            clients = charge(clients, estimate, place, tuned=tuned)
-        return clients
+        return own_clients(config, np.asarray(dataset.clients), dataset.name)
     if config.data.estimated_bounds is not None:
         raise InputError.because(
             'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
@@ -319,105 +341,38 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
     )
 
 
-def configured_charges(
-    config: Config, data: Dataset | None = None
-) -> tuple[dict[str, tuple[float, float]], tuple[Charge, ...]]:
-    """What each client promised in all, and what an estimate of bounds and tuning spent of it.
-
-    `configured_population` has what is left for the training.
+def configured_charges(config: Config) -> tuple[Charge, ...]:
+    """What was paid beside a training: charges that a configuration names, its estimate's too.
 
     Args:
         config: the configuration.
-        data: its data set, if it is loaded already.
 
     Returns:
-        Epsilon and delta by id, and the charges; both empty where nothing was spent.
+        The charges, whose order is not proved yet.
+
+    Raises:
+        FileFormatError: a file is not the charge that the configuration names.
+        InputError: one was paid under another meaning of neighbours.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
-        >>> config = loads_config(commented_config("digits"))
-        >>> configured_charges(config)
-        ({}, ())
-        >>> tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.25"])
-        >>> promised, charges = configured_charges(tuned)
-        >>> client = min(promised)
-        >>> charges[0].spent[client][0] / promised[client][0]
-        0.25
+        >>> configured_charges(loads_config(commented_config("digits")))
+        ()
     """
-    tuning, estimate = config.tuning or {}, None
-    share = float(tuning.get("share") or 0.0)
-    if config.data is not None:
-        estimate = estimated_bounds(config)
-    if not share and estimate is None:
-        return {}, ()
-    whole = promised_population(config, data)
-    promised = dict(itertools.compress(_budgets(whole).items(), ~whole.public))
-    paid = {
-        name: float(estimate["clients"][name]["charged_epsilon"]) if estimate else 0.0
-        for name in promised
-    }
-    found = []
-    if estimate is not None:
-        from dpcohort.data.private_bounds import PRIVATE
-
-        found.append(
-            Charge(
-                what="estimate",
-                id=str(estimate["sha256"]),
-                private=estimate["stamp"] == PRIVATE,
-                spent={name: (epsilon, 0.0) for name, epsilon in paid.items()},
+    found = {}
+    for name, path in config.charges.items():
+        charge, _ = read_charge(path)
+        if charge.id != name:
+            raise FileFormatError(
+                path, f"it is the charge {charge.id[:12]}..., and [charges] says {name[:12]}...."
             )
-        )
-    if share:
-        spent = {}
-        for name, (epsilon, delta) in promised.items():
-            came_later = estimate and estimate["clients"][name]["promised_epsilon"] == epsilon
-            had = left(epsilon, paid[name]) if came_later else epsilon
-            spent[name] = (share * had, share * delta)
-        said, private = str(tuning.get("id") or ""), tuning.get("private") is True
-        found.append(Charge(what="tuning", id=said, private=private, spent=spent))
-    return promised, tuple(found)
-
-
-def promised_population(config: Config, data: Dataset | None = None) -> Population:
-    """The clients of a configuration with all that they promised, whatever was spent of it.
-
-    Args:
-        config: the configuration.
-        data: its data set, if it is loaded already.
-    """
-    dataset = configured_data(config) if data is None and config.data is not None else data
-    taken_out = ["tuning="] + ([] if config.data is None else ["data.estimated_bounds="])
-    return configured_population(config.with_overrides(taken_out), dataset)
-
-
-def _budgets(people: Population) -> dict[str, tuple[float, float]]:
-    """Epsilon and delta by id."""
-    both = zip(people.epsilon.tolist(), people.delta.tolist(), strict=True)
-    return dict(zip(people.ids, both, strict=True))
-
-
-def budgets_sha256(population: Population) -> str:
-    """A hash of who promised what, in any order.
-
-    Example:
-        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
-        >>> budgets_sha256(people) == budgets_sha256(people.with_sizes([40]))
-        True
-    """
-    told = zip(population.ids, population.epsilon.tolist(), population.delta.tolist(), strict=True)
-    return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()
-
-
-def _check_budgets(config: Config, data: Dataset) -> None:
-    """Refuse other budgets than those of which charged tuning spent a share."""
-    then = (config.tuning or {}).get("budgets")
-    if then is not None and budgets_sha256(promised_population(config, data)) != then:
-        raise InputError.because(
-            "the clients or their budgets are others than when the settings were tuned on their "
-            "records, so a share of these budgets is not what was spent. Use the list of that "
-            "time; once its run has begun, dpcohort replan changes who takes part with what."
-        )
+        found[name] = charge
+    if config.data is not None and config.data.estimated_bounds is not None:
+        charge, _ = read_charge(config.folder / config.data.estimated_bounds)
+        found[charge.id] = charge
+    charges = tuple(found.values())
+    check_neighbours(charges, config.contract.neighbours)
+    return charges
 
 
 def _has_own_clients(section: DataSection, data: Dataset) -> bool:
@@ -489,7 +444,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
     owners = np.asarray(data.clients)
     sizes = Counter(owners.tolist())
     stated = Population.from_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
-    changes = ["tuning=", f"population.allow_large_delta={str(allow_large_delta).lower()}"]
+    changes = [f"population.allow_large_delta={str(allow_large_delta).lower()}"]
     whole = config.with_clients(path).with_overrides(changes)
     return own_clients(whole, owners[np.isin(owners, stated.ids)], data.name)
 
@@ -524,7 +479,7 @@ def configured_plan(
     Args:
         config: the configuration.
         data: its data set, if it is loaded already.
-        population: other clients than the configuration's.
+        population: other clients than the configuration's, with what they may spend.
         shift: added to the seed of the schedule, or of the rule's dice; 0, 1, 2, ... for the runs
             of several seeds.
         progress: told how far it is.
@@ -541,8 +496,9 @@ def configured_plan(
     if config.data is not None and data is None:
         data = configured_data(config)
     training = configured_training(config, data)
+    charges: tuple[Charge, ...] = ()
     if population is None:
-        population = configured_population(config, data)
+        population, charges = promised_population(config, data), configured_charges(config)
     seed = config.seed
     if seed is None and config.data is not None:
         seed = config.run.seed
@@ -551,6 +507,7 @@ def configured_plan(
         "guard": config.guard,
         "seed": None if seed is None else seed + shift,
         "progress": progress,
+        "charges": charges,
     }
     if config.is_adaptive:
         from dpcohort.adaptive import make_adaptive_plan
@@ -616,37 +573,15 @@ def configured_job(
     """
     from dpcohort.runs.job import make_job
 
-    tuning = config.tuning or {}
-    if private_entropy and tuning.get("source") == "charged" and not tuning.get("private"):
-        raise InputError.because(
-            "the settings were chosen on the clients' records in a simulation (tuning.private is "
-            "not true), which no budget pays for: a run of them cannot be private. Tune again "
-            "with --private-entropy, or with --source none."
-        )
     if data is None:
         dataset = configured_data(config, None if plan is None else plan.population.ids)
     else:
         dataset = with_task(config, data)
     if plan is None:
         plan = configured_plan(config, dataset, population=population, shift=shift)
-    elif plan.before:
-        _check_charges_are_counted(config, plan)
     else:
-        _check_what_is_left(config, dataset, plan)
-    charges: Any = None
-    if population is None and not plan.before:  # those of a past are in the plan
-        promised, charges = configured_charges(config, dataset)
-        charges = described_charges(promised, charges)
+        _check_charges_are_counted(config, plan)
     seed = config.run.seed + shift
-    section = data_section(config)
-    if private_entropy and (estimate := estimated_bounds(config)) is not None:
-        from dpcohort.data.private_bounds import PRIVATE
-
-        if estimate["stamp"] != PRIVATE:
-            raise InputError.because(
-                f"{section.estimated_bounds}: its noise came from a seed, so no budget covers it. "
-                "Estimate the bounds again with --private-entropy."
-            )
     if partition is None:
         partition = _partition(config, plan, dataset, seed, after)
     rule, settings = config.aggregation
@@ -677,58 +612,18 @@ def configured_job(
         config=toml_text(config.values),
         config_folder=config.folder,
         tuning=config.tuning,
-        charges=charges,
     )
 
 
-def described_charges(
-    promised: Mapping[str, tuple[float, float]], charges: Sequence[Charge]
-) -> dict[str, Any] | None:
-    """What ``run.json`` says of charges; None where there are none.
-
-    Args:
-        promised: epsilon and delta of each client in all, by id.
-        charges: what was spent of them before the training.
-
-    Example:
-        >>> described_charges({}, ()) is None
-        True
-    """
-    if not charges:
-        return None
-    whole = {name: list(both) for name, both in promised.items()}
-    return {"promised": whole, "spent": [charge.to_dict() for charge in charges]}
-
-
 def _check_charges_are_counted(config: Config, plan: Plan) -> None:
-    """Refuse settings or bounds that were paid for, where a plan that goes on does not count it."""
-    tuning, estimate = config.tuning or {}, estimated_bounds(config)
-    asked = [("tuning", str(tuning.get("id") or ""))] if tuning.get("share") else []
-    asked += [("estimate", str(estimate["sha256"]))] if estimate is not None else []
-    counted = {(charge.what, charge.id) for charge in charges_in(plan.before)}
-    for what, said in asked:
-        if (what, said) not in counted:
-            words = "an estimate of bounds" if what == "estimate" else "charged tuning"
+    """Refuse a finished plan that promises again what the charges of a configuration took."""
+    counted = {charge.id for charge in plan.paid.charges}
+    for charge in configured_charges(config):
+        if charge.id not in counted:
             raise InputError.because(
-                f"the config has {words} that no run before this one has counted, so the plan "
-                "knows nothing of what it spent. Go on with the config of the run, or begin a new "
-                "run with what is left."
-            )
-
-
-def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
-    """Refuse a finished plan that promises what charged tuning or an estimate has spent."""
-    if not (config.tuning or {}).get("share") and not data_section(config).estimated_bounds:
-        return
-    budgets, people = _budgets(configured_population(config, data)), plan.population
-    for k in np.flatnonzero(~people.public).tolist():
-        epsilon, delta = budgets.get(people.ids[k], (0.0, 0.0))
-        if people.epsilon[k] > epsilon or people.delta[k] > delta:
-            raise InputError.because(
-                f"the plan spends epsilon {people.epsilon[k]:g} of {people.ids[k]!r}, and "
-                f"{epsilon:g} is left of its budget: tuning on the clients' records, or an "
-                "estimate of bounds, has spent the rest. Make the plan from this config: "
-                "dpcohort plan CONFIG -o FILE."
+                f"the config names the charge {charge.title}, and the plan does not know what it "
+                "took. Make the plan from this config: dpcohort plan CONFIG -o FILE, or where it "
+                "goes on from a run, dpcohort replan RUN --config CONFIG."
             )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, whole_number
-from dpcohort.accounting.segments import (
-    Segment,
+from dpcohort.accounting.charges import (
+    Charge,
     after_charges,
     charged_out,
     charged_to,
-    charges_in,
-    exhausted_clients,
+    in_order,
     nothing_left,
+    refuse_simulated,
+    write_charge,
 )
+from dpcohort.accounting.segments import Segment, exhausted_clients
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
+from dpcohort.consent import typed
 from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
@@ -40,8 +43,8 @@ from dpcohort.plan import Plan, RecordedRule, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs.folder import (
     BEFORE,
+    CHARGES,
     CHECKPOINTS,
-    CONFIG,
     CONTINUED,
     LEDGER,
     PARTITION,
@@ -56,10 +59,16 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import charges_of, source_of
+from dpcohort.runs.receipts import (
+    Receipt,
+    check_later,
+    later_charges,
+    make_receipts,
+    source_of,
+)
 from dpcohort.runs.run import Run
+from dpcohort.runs.seal import changes_since_sealed, seal_again
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.text_files import parse_toml
 
 if TYPE_CHECKING:
     from dpcohort.data import Dataset
@@ -73,6 +82,7 @@ def replan(
     cohort_size: int | None = None,
     rule: str | None = None,
     drop_exhausted: bool = False,
+    charges: Sequence[Charge] = (),
     seed: int | None = None,
     progress: Progress = silent,
 ) -> Plan:
@@ -93,13 +103,16 @@ def replan(
         rule: name of another rule, with its default settings; needed where the run's own came from
             a package that is not installed.
         drop_exhausted: clients with nothing left leave; otherwise they are refused by name.
+        charges: what was paid beside rounds since the plan of the run was made; what its folder
+            keeps is counted anyway.
         seed: of the new schedule; drawn and recorded if not given.
         progress: told how many clients are certified.
 
     Raises:
         DataMissingError: there is no run.
         InputError: it goes on elsewhere already, has no round left and none are asked for, or its
-            clients would count on fewer honest members than before.
+            clients would count on fewer honest members than before, or charges do not say in which
+            order they were paid.
         VerificationError: the run does not verify.
         BudgetExceededError: clients have nothing left; each is named, with how much it spent.
 
@@ -120,16 +133,15 @@ def replan(
 
     folder = find_run(run)
     refuse_continued(folder)
-    # Receipts of a run that a crash stopped may be of an earlier stop; the ledger counts.
-    found = verify_run(folder, method="pld", receipts=(folder / RESULT).exists())
+    found = verify_run(folder, method="pld")
     wrong = [finding for finding in found.findings if finding.kind != "note"]
     if wrong:
         raise VerificationError(
             f"{folder} does not verify, so what its clients spent is not known: "
             f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder}"
         )
-    _refuse_unwritten_charges(folder)
     old = Plan.load(folder / PLAN)
+    paid = in_order((*old.paid.charges, *later_charges(folder, old), *charges))
     before = (*old.before, segment_of(folder, old))
     left = old.training.rounds - before[-1].rounds
     if rounds is None and left == 0:
@@ -138,12 +150,21 @@ def replan(
             "--rounds N (in Python rounds=N)."
         )
     more = left if rounds is None else whole_number("rounds", rounds, at_least=1)
-    people = _who_goes_on(clients, before, drop=drop_exhausted)
+    people = _who_goes_on(clients, before, paid, drop=drop_exhausted)
+    for receipt in broken_leavers(old, folder, people, paid):
+        whole = receipt.in_all()
+        raise BudgetExceededError(
+            f"{one_line(receipt.client)!r} would leave having spent epsilon "
+            f"{whole.certified_epsilon:.6g} of {whole.promised_epsilon:g} that it promised: what "
+            "was paid beside the rounds of the run came on top of them. Only a higher promise, "
+            "with which it stays in the list, covers that."
+        )
     members = _members(old, before, people, cohort_size)
     training = replace(old.training, rounds=more, cohort_size=members)
     guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
-    common |= {"progress": progress, "before": before}
+    common |= {"progress": progress, "before": before, "charges": paid}
+    typed(*([rule] if isinstance(rule, str) else ()))
     if old.adaptive is None:
         name = rule or old.selection.rule
         settings = old.selection.settings if rule in (None, old.selection.rule) else {}
@@ -210,31 +231,16 @@ def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: 
     return size
 
 
-def _refuse_unwritten_charges(folder: Path) -> None:
-    """What tuning or an estimate spent is in ``run.json``; earlier versions did not write it."""
-    said = read_json(folder / SETTINGS)
-    if said.get("charges") is not None:
-        return
-    written = parse_toml((folder / CONFIG).read_text("utf-8")) if (folder / CONFIG).exists() else {}
-    charged = (said.get("tuning") or {}).get("share")
-    charged = charged or (written.get("data") or {}).get("estimated_bounds")
-    if charged and not charges_in(Plan.load(folder / PLAN).before):
-        raise InputError.because(
-            f"{folder}: tuning on the clients' records, or an estimate of bounds, spent part "
-            "of the budgets before this run, and the version of dpcohort that began it did not "
-            "write down whose and how much. Begin a new run with what is left."
-        )
-
-
-def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:
-    """The clients with what charges left of their promises; what rounds spent is composed."""
-    charges = charges_in(before)
+def _who_goes_on(
+    clients: Population, before: tuple[Segment, ...], charges: tuple[Charge, ...], *, drop: bool
+) -> Population:
+    """The clients that have something left, each with its whole promise."""
     exhausted = charged_out(clients, charges)
     others = _without(clients, exhausted)
     if others is not None:
         for name, words in exhausted_clients(after_charges(others, charges), before).items():
             paid = charged_to(charges, name)[0]
-            more = f" (beside {paid:.4g} that went before any training)" if paid else ""
+            more = f" (beside {paid:.4g} that was paid beside the rounds)" if paid else ""
             exhausted[name] = words + more
     if exhausted and not drop:
         raise BudgetExceededError(
@@ -246,7 +252,7 @@ def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool
         raise InputError.because(
             "no client has anything left to go on with. Raise budgets, or end here."
         )
-    return after_charges(kept, charges)
+    return kept
 
 
 def _without(clients: Population, gone: Collection[str]) -> Population | None:
@@ -257,6 +263,32 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     large = clients.allow_large_delta
     some = [clients[k] for k in kept]
     return Population.from_clients(some, allow_large_delta=large) if kept else None
+
+
+def broken_leavers(
+    old: Plan, folder: Path, stay: Population, paid: Sequence[Charge], method: str = "pld"
+) -> list[Receipt]:
+    """Receipts of clients that leave a run having spent more than they promised.
+
+    Args:
+        old: the plan of the run.
+        folder: where its ledger is.
+        stay: who goes on.
+        paid: all that was paid beside rounds, until today.
+        method: of ``certify_epsilon``.
+    """
+    left = set(old.population.ids) - set(stay.ids)
+    gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
+    journal = Journal.read(old, folder / LEDGER)
+    made = make_receipts(
+        old,
+        journal.draws,
+        clients=gone,
+        reports=None if old.adaptive is None else journal.reports,
+        method=method,
+        later=[charge for charge in paid if charge not in old.paid.charges],
+    )
+    return [receipt for receipt in made if not receipt.holds]
 
 
 def segment_of(folder: Path, plan: Plan) -> Segment:
@@ -287,7 +319,6 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
         honest=1 if plan.pooled is None else plan.pooled.honest,
-        charges=charges_of(settings.get("charges")),
     )
 
 
@@ -342,6 +373,85 @@ def _check_past(plan: Plan, folder: Path) -> None:
             f"{folder} is not as it was when the plan was made: its ledger counts other "
             "draws. What was spent must be in the plan; make it again with dpcohort replan."
         )
+    missing = {*old.paid.charges, *later_charges(folder, old)} - set(plan.paid.charges)
+    if missing:
+        raise VerificationError(
+            f"the plan does not count what was paid beside the rounds of {folder}: "
+            f"{', '.join(sorted(charge.title for charge in missing))}. Make it again with dpcohort "
+            "replan."
+        )
+
+
+def charge_run(run: str | Path, charge: Charge) -> None:
+    """What is paid for the records of a run after its plan was made, counted before it is spent.
+
+    The folder of the run keeps the charge; receipts, ``verify`` and whatever goes on from the run
+    add it up.
+
+    Args:
+        run: the run folder.
+        charge: what will be paid, as one that comes after all charges that the run knows.
+
+    Raises:
+        BudgetExceededError: with what the run spent it is more than a client promised.
+        VerificationError: the run was changed after it was finished.
+        InputError: the run goes on elsewhere, or the charge does not know of another.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort import Training, train
+        >>> settings = Training(rounds=2, cohort_size=1, sampling_rate=1.0, dimension=650)
+        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> paid = Charge(what="evaluation", private=False, promised={"a": (1.0, 1e-5)},
+        ...               spent={"a": (0.5, 0.0)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan = make_plan(people, settings, seed=0)
+        ...     run = train(plan, "logistic", "digits", out=f"{folder}/run", device="cpu")
+        ...     try:
+        ...         charge_run(f"{folder}/run", paid)
+        ...     except BudgetExceededError as error:
+        ...         print(error)
+        evaluation ...: with it 'a' would have spent epsilon 1.49978 ...
+    """
+    folder = find_run(run)
+    with open_log(folder / LEDGER, exclusive=True):
+        refuse_continued(folder)
+        found = Run.load(folder)
+        check_later([charge], found.plan)
+        if source_of(found.settings) == "private":
+            refuse_simulated([charge])
+        known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
+        unnamed = [one.title for one in known if one.id not in charge.after]
+        if unnamed:
+            raise InputError.because(
+                f"{folder}: {', '.join(unnamed)} was paid for this run, and the config does not "
+                "name it. Nothing was spent now: use the config of the run, or name that charge "
+                "under [charges]."
+            )
+        in_order((*known, charge))
+        done, plan = (folder / RESULT).exists(), found.plan
+        for receipt in make_receipts(
+            plan,
+            # A run that was stopped may be resumed, and spend all that was planned.
+            found.ledger.draws if done else plan.schedule.counts,
+            settings=found.settings,
+            reports=found.reports if done or plan.adaptive is None else plan.report_caps,
+            later=(*known[len(plan.paid.charges) :], charge),
+        ):
+            if receipt.client in charge.spent and not receipt.holds:
+                whole = receipt.in_all()
+                raise BudgetExceededError(
+                    f"{charge.title}: with it {one_line(receipt.client)!r} would have spent "
+                    f"epsilon {whole.certified_epsilon:.6g} at delta {receipt.total_delta:g}, of "
+                    f"{whole.promised_epsilon:g} at {whole.delta:g} that it promised."
+                )
+        for name, words in changes_since_sealed(folder, read_json(folder / RESULT)) if done else ():
+            raise VerificationError(f"{folder / name}: {words} Nothing was spent now.")
+        (folder / CHARGES).mkdir(exist_ok=True)
+        write_charge(folder / CHARGES / f"{charge.id}.json", charge)
+        if done:
+            found.write_receipts()
+            seal_again(folder)
 
 
 def refuse_continued(folder: Path, plan: Plan | None = None, out: Path | None = None) -> None:

@@ -121,11 +121,43 @@ RESULT = "result.json"
 ENVIRONMENT = "environment.json"
 #: Where the run goes on, if it does; written by the run that takes over.
 CONTINUED = "continued.json"
+#: Of a federated run: what the messages of each round came to.
+EXCHANGE = "exchange.jsonl"
+#: Of a federated run: what clients' own ledgers said last, and keys of members.
+CLIENT_LEDGERS = "client-ledgers.json"
+#: An operator's signature of a finished run.
+SIGNATURE = "signature.json"
 #: Of a run that goes on from others: their plans, ledgers, settings and partitions.
 BEFORE = "before"
+#: What was paid for the run's records after its plan was made: a file for each charge, by its id.
+CHARGES = "charges"
 
 #: What is written before the first round.
 _FIRST = (CONFIG, PLAN, PARTITION, ENVIRONMENT, LEDGER, ROUNDS)
+
+
+def without_times(folder: Path) -> None:
+    """Give everything in a private run's folder the time at which its plan was written.
+
+    Times of checkpoints and of the last round tell how long rounds took, and so how many records
+    were in them.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     paths = [Path(name) / one for one in (PLAN, LEDGER)]
+        ...     for time, path in enumerate(paths):
+        ...         path.touch()
+        ...         os.utime(path, (time, time))
+        ...     without_times(Path(name))
+        ...     [path.stat().st_mtime for path in paths]
+        [0.0, 0.0]
+    """
+    if not (folder / PLAN).exists():
+        return
+    began = (folder / PLAN).stat().st_mtime_ns
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, ns=(began, began), follow_symlinks=False)
 
 
 def begin_run(path: str | Path, *, again: bool = False, private: bool = False) -> Path:

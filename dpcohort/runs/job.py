@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
+from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
@@ -89,7 +90,6 @@ class TrainingJob(ABC):
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
             None for the start that a seed gives.
         tuning: where its settings came from, if ``dpcohort tune`` chose them.
-        charges: what was spent on the clients' records before it, as ``run.json`` has it.
     """
 
     plan: Plan
@@ -102,7 +102,6 @@ class TrainingJob(ABC):
     checkpoint_every: int = 1
     config: str | None = None
     tuning: Mapping[str, Any] | None = None
-    charges: Mapping[str, Any] | None = None
     config_folder: Path | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -312,7 +311,6 @@ class Job(TrainingJob):
             **({"merged_noise": True} if self.merged_noise else {}),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
-            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -455,6 +453,8 @@ def make_job(
     if folder is not None:
         check_holders(folder, plan, partition, dataset)
     if private_entropy:
+        refuse_simulated(plan.paid.charges)
+        check_stated(dataset)
         _check_sampling(plan)
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
@@ -599,6 +599,24 @@ def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:
         raise InputError.because(
             f"{plan.population.ids[k]!r} has {int(partition.sizes[k])} records but was planned "
             f"with {int(planned[k])}; its noise would not fit. Make the plan for this partition."
+        )
+
+
+def check_stated(data: Dataset) -> None:
+    """Refuse to train in private on a set whose classes were counted from its records.
+
+    Raises:
+        InputError: they were; the message shows what to write.
+
+    Example:
+        >>> check_stated(load_dataset("digits"))
+    """
+    if data.counted_classes:
+        raise InputError.because(
+            f"nobody said how many classes {data.name} has: they were counted from the labels of "
+            "private records, so that one record can change the model, and no budget pays for "
+            "that. Say how many there can be, as is publicly known: classes = ... in [data], an "
+            "array 'classes' in the .npz file, or classes=... of dataset_from_arrays."
         )
 
 

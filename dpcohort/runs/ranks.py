@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from dpcohort.config import loads_config
 from dpcohort.config.settings import config_for_folder
+from dpcohort.consent import allow_code, allowed_names, typed
 from dpcohort.data import Dataset
 from dpcohort.engine import BatchedEngine, Engine
 from dpcohort.engine.experiment import cohort_of
@@ -121,6 +122,7 @@ def _described(job: Job) -> dict[str, Any]:
         "private": job.private,
         "after": None if job.after is None else str(job.after),
         "settings": settings_sha256(job.settings()),
+        "consent": allowed_names(),
     }
 
 
@@ -188,6 +190,9 @@ class _Worker:
             path.write_text(told["plan"])
             plan = Plan.load(path)
         plan._mark_certified()  # by the first rank; its hash is in the settings
+        names, modules = told["consent"]
+        typed(*names)
+        allow_code(*modules)
         config = loads_config(told["config"])
         key = repr((config.data, config.task))
         if key not in self._data:

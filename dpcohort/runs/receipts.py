@@ -12,19 +12,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
+from dpcohort.accounting.charges import (
+    IN_WORDS,
+    Charge,
+    check_neighbours,
+    in_order,
+    private_clients,
+    read_charge,
+    total,
+)
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
-from dpcohort.accounting.segments import Charge, Source, charged_to, charges_in
+from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import one_line
-from dpcohort.runs.folder import finite_json, read_json, read_log, write_json
+from dpcohort.runs.folder import CHARGES, finite_json, read_json, read_log, write_json
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -74,20 +83,14 @@ SIMULATED_TUNING = (
     "NOT PRIVATE (simulated tuning): the settings were chosen on the clients' records with noise "
     "of a seed."
 )
-#: What charges were for, in words, by the keys of a receipt.
-CHARGED_FOR = {"estimate": "on an estimate of bounds", "tuning": "on tuning"}
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
 
-_CHARGED_KEYS = (
-    *("promised_epsilon", "promised_delta", "estimate_epsilon", "estimate_delta"),
-    *("tuning_epsilon", "tuning_delta"),
-)
 #: What a receipt tells where there is something to tell.
 _TOLD = ("before", "weights", "tuning", "trust")
-#: Parts of a promise that are added up again are rounded.
-_ROUNDING = 1e-9
+#: What ``verify`` calls a run: private, from a seed, or with noise that protects nobody.
+RunKind = Literal["private", "simulation", "not private"]
 #: The keys of a receipt's file: of a scheme; of a client's own ledger.
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
@@ -131,9 +134,8 @@ class Receipt:
         weights: where training did not start from a formula or a seed, what it started from: name
             and hash of the file, whose weights they are said to be, what is frozen.
         tuning: where the settings came from, if they were tuned; what that spent before.
-        charged: where an estimate of bounds or tuning spent part of the promise before any round:
-            the whole promise, and what each of them took; ``promised_epsilon`` and ``delta`` are
-            then what was left for the training.
+        charged: where part of the promise was paid beside the rounds: the whole promise, and what
+            each charge took; ``promised_epsilon`` and ``delta`` are then what the plan had left.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -208,58 +210,64 @@ class Receipt:
         return self.certified_epsilon <= self.promised_epsilon and self._is_within_the_whole()
 
     def _is_within_the_whole(self) -> bool:
-        """Whether charges and training together are within the whole promise."""
+        """Whether charges and training together are within the whole promise, to the last bit."""
+        if self.charged is None:
+            return True
         epsilon, delta = self.total_epsilon, self.total_delta
-        if self.charged is None or epsilon is None or delta is None:
-            return self.charged is None
-        whole = float(self.charged["promised_epsilon"]), float(self.charged["promised_delta"])
-        return epsilon <= whole[0] * (1 + _ROUNDING) and delta <= whole[1] * (1 + _ROUNDING)
+        whole = self.charged["promised_epsilon"], self.charged["promised_delta"]
+        # A sum that is rounded up is within a number exactly where the sum itself is.
+        return (
+            epsilon is not None
+            and delta is not None
+            and (epsilon <= whole[0] and delta <= whole[1])
+        )
 
     @property
     def total_epsilon(self) -> float | None:
         """What charges and training spent together, at ``total_delta``; None where not known."""
-        return self._with_charges(self.certified_epsilon)
+        return self._with_charges("epsilon", self.certified_epsilon)
 
     @property
     def total_alone_epsilon(self) -> float | None:
         """The same if all others collude; None where trust is not pooled."""
-        return None if self.trust is None else self._with_charges(self.trust["alone_epsilon"])
-
-    def _with_charges(self, epsilon: float | None) -> float | None:
-        if self.charged is None or epsilon is None:
-            return epsilon
-        paid: float = self.charged["estimate_epsilon"] + self.charged["tuning_epsilon"]
-        return paid + epsilon
+        alone = None if self.trust is None else self.trust["alone_epsilon"]
+        return self._with_charges("epsilon", alone)
 
     @property
     def total_delta(self) -> float | None:
         """The delta of all that was spent, with the one that is for the training in full."""
-        if self.charged is None or self.delta is None:
-            return self.delta
-        paid: float = self.charged["estimate_delta"] + self.charged["tuning_delta"]
-        return paid + self.delta
+        return self._with_charges("delta", self.delta)
+
+    @property
+    def charged_epsilon(self) -> float:
+        """Epsilon that was paid beside the rounds."""
+        return self._with_charges("epsilon", 0.0) or 0.0
+
+    def _with_charges(self, which: str, amount: float | None) -> float | None:
+        """An epsilon or delta with what charges took, never rounded down."""
+        if self.charged is None or amount is None:
+            return amount
+        return total(amount, *(one[which] for one in self.charged["paid"]))
 
     def in_all(self) -> Receipt:
         """The receipt with the whole promise, and with all that was spent of it.
 
         Example:
-            >>> took = {"promised_epsilon": 1.0, "promised_delta": 1e-5, "estimate_epsilon": 0.1,
-            ...         "estimate_delta": 0.0, "tuning_epsilon": 0.0, "tuning_delta": 0.0}
-            >>> receipt = Receipt(client="a", neighbours="zero-out", promised_epsilon=0.9,
+            >>> paid = {"what": "estimate", "id": "5e0f", "epsilon": 0.25, "delta": 0.0}
+            >>> took = {"promised_epsilon": 1.0, "promised_delta": 1e-5, "paid": [paid]}
+            >>> receipt = Receipt(client="a", neighbours="zero-out", promised_epsilon=0.75,
             ...                   delta=1e-5, certified_epsilon=0.5, charged=took)
             >>> receipt.in_all().promised_epsilon, receipt.in_all().certified_epsilon
-            (1.0, 0.6)
+            (1.0, 0.75)
         """
         if self.charged is None:
             return self
-        whole, spent, trust = self.charged, self.total_epsilon, self.trust
-        if spent is not None and self.holds:  # parts that are added up are rounded
-            spent = min(spent, whole["promised_epsilon"])
+        whole, trust = self.charged, self.trust
         return replace(
             self,
             promised_epsilon=whole["promised_epsilon"],
             delta=whole["promised_delta"],
-            certified_epsilon=spent,
+            certified_epsilon=self.total_epsilon,
             trust=None if trust is None else {**trust, "alone_epsilon": self.total_alone_epsilon},
             charged=None,
         )
@@ -298,7 +306,7 @@ class Receipt:
         """What ``to_dict`` gave of a run.
 
         Raises:
-            InputError: a key is missing or unknown.
+            InputError: a key is missing or unknown, or does not follow from the others.
         """
         computed = (
             *("holds", "unused_epsilon", "total_epsilon", "total_delta"),
@@ -310,13 +318,14 @@ class Receipt:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
         given = {key: value for key, value in values.items() if key not in computed}
-        whole = given.get("charged")
-        if whole is not None and not (
-            isinstance(whole, Mapping)
-            and all(isinstance(whole.get(key), int | float) for key in _CHARGED_KEYS)
-        ):
+        if given.get("charged") is not None and not _is_charged(given["charged"]):
             raise InputError.because("not a receipt: 'charged' is not as a receipt has it.")
-        return cls(**{**given, "before": tuple(given.get("before") or ())})
+        receipt = cls(**{**given, "before": tuple(given.get("before") or ())})
+        follows = receipt.to_dict()
+        for key in computed:
+            if values.get(key) != follows.get(key, values.get(key)):
+                raise InputError.because(f"not a receipt: {key!r} does not follow from the rest.")
+        return receipt
 
     def text(self) -> str:
         """The receipt in words."""
@@ -388,15 +397,14 @@ class Receipt:
             return [f"  promised   {here}, {whom}"]
         whole = self.charged
         paid = [
-            f"epsilon {_shown(whole[f'{what}_epsilon'])} at delta {_shown(whole[f'{what}_delta'])} "
-            f"{words}"
-            for what, words in CHARGED_FOR.items()
-            if whole[f"{what}_epsilon"]
+            f"epsilon {_shown(one['epsilon'])} at delta {_shown(one['delta'])} "
+            f"{IN_WORDS[one['what']]} ({one['id'][:8]})"
+            for one in whole["paid"]
         ]
         return [
             f"  promised   epsilon {_shown(whole['promised_epsilon'])} at delta "
             f"{_shown(whole['promised_delta'])} in all, {whom}",
-            f"  charged    {', '.join(paid)}; {here} was left for training",
+            f"  charged    {', '.join(paid)}; {here} for training",
         ]
 
     def _lines_of_before(self) -> list[str]:
@@ -429,13 +437,8 @@ class Receipt:
             return []
         line = f"  settings   from {TUNING_SOURCES[self.tuning['source']]}"
         if self.tuning["source"] == "charged":
-            line += (
-                f"; epsilon {_shown(self.tuning['epsilon'])} and delta "
-                f"{_shown(self.tuning['delta'])} were spent on it"
-            )
-            if self.charged is None:  # of an earlier version
-                line += ", beside what is promised here"
-            if not self.tuning.get("private"):
+            line += f"; the charge {str(self.tuning.get('charge'))[:8]}"
+            if self.tuning.get("simulated"):
                 line += f". {SIMULATED_TUNING}"
         return [line]
 
@@ -537,6 +540,7 @@ def make_receipts(
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
+    later: Sequence[Charge] = (),
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -544,11 +548,11 @@ def make_receipts(
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
         settings: the run's ``run.json``: where its noise and its settings came from, what training
-            started from, what was spent before its rounds, and what a mod in a Flower app protects.
-            By default those of a simulation.
+            started from, and what a mod in a Flower app protects. By default those of a simulation.
         clients: positions; by default every client with a planned or counted draw, or a charge.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
+        later: what was paid after the plan was made, from `later_charges`.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -559,9 +563,8 @@ def make_receipts(
         (True, 'NOT PRIVATE')
     """
     said = settings or {}
-    charges, drop_in = said.get("charges"), said.get("drop_in")
+    drop_in, paid = said.get("drop_in"), in_order((*plan.paid.charges, *later))
     counted = np.asarray(draws, dtype=np.int64)
-    paid = (*charges_in(plan.before), *charges_of(charges))
     charged = {name for charge in paid for name in charge.spent}
     took_part = plan.drawn | (counted > 0) | plan.has_past
     took_part |= np.array([name in charged for name in plan.population.ids], dtype=np.bool_)
@@ -594,13 +597,13 @@ def make_receipts(
             spent_steps=int(counted[k]) * plan.training.local_steps,
             certified_epsilon=_known(spent[row]),
             plan=plan.sha256,
-            stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
+            stamp=_stamp(plan, source_of(said), later) + (DROP_IN if drop_in else ""),
             reports=_reports(plan, k, reports),
             before=_runs_before(plan, population.ids[k]),
             weights=weights_of(said),
-            tuning=_tuned(plan, k, said.get("tuning"), paid),
+            tuning=_tuned(said.get("tuning"), paid),
             trust=_trust(plan, k, _known(alone[row])),
-            charged=_charged(plan, k, paid, charges),
+            charged=_charged(plan, k, paid),
         )
         for row, k in enumerate(chosen.tolist())
     ]
@@ -634,13 +637,58 @@ def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def worst_source(plan: Plan, source: Source) -> Source:
-    """Of a run and those before it, the one with the least private noise."""
+def worst_source(plan: Plan, source: Source, later: Sequence[Charge] = ()) -> Source:
+    """Of a run, those before it and all charges, the one with the least private noise."""
     sources = {source, *(segment.source for segment in plan.before)}
-    if not all(charge.private for charge in charges_in(plan.before)):
+    if not all(charge.private for charge in (*plan.paid.charges, *later)):
         sources.add("seed")
     order: tuple[Source, ...] = ("seed", "floating point", "private")
     return next(one for one in order if one in sources)
+
+
+def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
+    """Whether a run was private, by its ``run.json`` and those of the runs before it.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> people = Population.from_arrays(sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> plan = make_plan(people, Training(rounds=2, cohort_size=1, batch_size=9), seed=0)
+        >>> kind_of(plan, {"randomness": "seeded"})
+        'simulation'
+    """
+    source = worst_source(plan, source_of(settings))
+    if plan.has_raw_reports or source == "floating point":
+        return "not private"
+    return "private" if source == "private" else "simulation"
+
+
+def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
+    """What a verification computes again, and whose word it takes for all else.
+
+    Args:
+        kind: of the run.
+        settings: its ``run.json``: who added the noise.
+
+    Example:
+        >>> list(whose_word("private", {"engine": "flower"}))
+        ['computed again', "each client's guard", 'the operator']
+    """
+    operator = "that nothing was computed but what the ledger counts"
+    noise = "that batches and noise were drawn afresh, as the plan says, and kept by nobody"
+    found = {
+        "computed again": "every epsilon and delta from the counted draws, all counts and cohorts "
+        "against the plan, the hashes of all files"
+    }
+    if kind != "private":
+        noise = "that batches and noise are those of the plan"
+    if settings.get("drop_in"):
+        found["the server's mod in each client"] = f"{noise}, on which records"
+    elif settings.get("engine") == "flower":
+        found["each client's guard"] = f"{noise}, on which records"
+    else:
+        operator = f"{noise}, on which records; {operator}"
+    operator += "; test results, warnings and what else is told of the training"
+    return {**found, "the operator": operator}
 
 
 def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -655,68 +703,99 @@ def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _stamp(plan: Plan, source: Source) -> str:
+def _stamp(plan: Plan, source: Source, later: Sequence[Charge]) -> str:
     if plan.has_raw_reports:
         return RAW_REPORTS
-    source = worst_source(plan, source)
+    source = worst_source(plan, source, later)
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
 
 
-def charges_of(charges: Mapping[str, Any] | None) -> tuple[Charge, ...]:
-    """What was spent before the rounds of a run, by what its ``run.json`` has under ``charges``.
+def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
+    """What was paid for a run's records after its plan was made, as its folder keeps it.
+
+    Args:
+        folder: of the run.
+        plan: its plan, which has the charges before.
 
     Raises:
-        VerificationError: no run writes that.
+        FileFormatError: a file is not the charge that its name says.
+        InputError: the order of the charges is not proved, or they do not go with the plan.
+    """
+    found = []
+    for path in sorted((folder / CHARGES).glob("*.json")):
+        charge, _ = read_charge(path)
+        if charge.id != path.stem:
+            raise FileFormatError(path, f"it is the charge {charge.id[:12]}....")
+        found.append(charge)
+    check_later(found, plan)
+    known = plan.paid.charges
+    return tuple(one for one in in_order((*known, *found)) if one not in known)
+
+
+def check_later(charges: Sequence[Charge], plan: Plan) -> None:
+    """Refuse charges that have no total with a plan that was made before them.
+
+    Args:
+        charges: what was paid.
+        plan: of the run whose records they are about.
 
     Example:
-        >>> charges_of(None)
-        ()
+        >>> from dpcohort import Population, Training, make_plan
+        >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
+        >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+        >>> check_later((), plan)
     """
-    if charges is None:
-        return ()
+    check_neighbours(charges, plan.contract.neighbours)
+    private = {name for _, name, _, _ in private_clients(plan.population)}
+    for charge in charges:
+        if bare := sorted(private & set(charge.public)):
+            raise InputError.because(
+                f"the charge {charge.title} looked at the records of {one_line(bare[0])!r} without "
+                "noise, and the plan has a budget for them: nothing bounds what was told."
+            )
+
+
+def _is_charged(charged: Any) -> bool:
+    """Whether that is what a receipt says of charges."""
     try:
-        for both in charges["promised"].values():
-            if len([float(one) for one in both]) != 2:
-                raise ValueError("two numbers expected")
-        return tuple(Charge.from_dict(one) for one in charges["spent"])
-    except (DpcohortError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise VerificationError(
-            f"what run.json says was spent before its rounds is not as any run writes it ({error})."
-        ) from None
+        numbers = [charged["promised_epsilon"], charged["promised_delta"]]
+        numbers += [one[key] for one in charged["paid"] for key in ("epsilon", "delta")]
+        words = all(
+            one["what"] in IN_WORDS and isinstance(one["id"], str) for one in charged["paid"]
+        )
+    except (TypeError, KeyError, IndexError):
+        return False
+    return words and all(type(one) in (int, float) for one in numbers)
 
 
-def _charged(
-    plan: Plan, k: int, paid: Sequence[Charge], charges: Mapping[str, Any] | None
-) -> dict[str, float] | None:
+def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | None:
     """What a receipt says about charges; the plan has what they left of the promise."""
     name = plan.population.ids[k]
-    epsilon, delta = charged_to(paid, name)
-    if plan.population.public[k] or not (epsilon or delta):
+    took = [charge for charge in paid if name in charge.spent]
+    if plan.population.public[k] or not took:
         return None
-    left = float(plan.population.epsilon[k]), float(plan.population.delta[k])
-    whole = (charges or {}).get("promised", {}).get(name)
-    # Of a run that goes on, replan took the charges off the promise.
-    promised = (left[0] + epsilon, left[1] + delta) if whole is None else whole
-    estimate, tuning = charged_to(paid, name, "estimate"), charged_to(paid, name, "tuning")
-    values = (*promised, *estimate, *tuning)
-    return dict(zip(_CHARGED_KEYS, map(float, values), strict=True))
+    epsilon, delta = plan.paid.whole(plan.population, k)
+    return {
+        "promised_epsilon": epsilon,
+        "promised_delta": delta,
+        "paid": [
+            {
+                "what": charge.what,
+                "id": charge.id,
+                "epsilon": charge.spent[name][0],
+                "delta": charge.spent[name][1],
+            }
+            for charge in took
+        ],
+    }
 
 
-def _tuned(
-    plan: Plan, k: int, tuning: Mapping[str, Any] | None, paid: Sequence[Charge]
-) -> dict[str, Any] | None:
-    """What a receipt says about where settings came from; the plan has what was left after it."""
+def _tuned(tuning: Mapping[str, Any] | None, paid: Sequence[Charge]) -> dict[str, Any] | None:
+    """What a receipt says about where settings came from."""
     if tuning is None:
         return None
-    share = tuning.get("share")
-    if not share or plan.population.public[k]:
-        return dict(tuning)
-    if paid:
-        epsilon, delta = charged_to(paid, plan.population.ids[k], "tuning")
-    else:
-        left = float(plan.population.epsilon[k]), float(plan.population.delta[k])
-        epsilon, delta = (share / (1.0 - share) * one for one in left)
-    return {**tuning, "epsilon": epsilon, "delta": delta}
+    simulated = any(one.id == tuning.get("charge") and not one.private for one in paid)
+    return {**tuning, **({"simulated": True} if simulated else {})}
 
 
 def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:

@@ -39,6 +39,7 @@ from dpcohort.runs.folder import (
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import (
     Receipt,
+    later_charges,
     make_receipts,
     source_of,
     worst_source,
@@ -325,6 +326,7 @@ class Run:
             settings=self.settings,
             clients=clients,
             reports=self.reports,
+            later=() if self.path is None else later_charges(self.path, self.plan),
         )
 
     def write_receipts(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import hashlib
 import math
 import os
 import re
@@ -25,9 +24,10 @@ from torch import nn
 import dpcohort
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort
-from dpcohort.atomic_file import atomic_writer, owner_only, write_text
+from dpcohort.atomic_file import atomic_writer, owner_only, sync_folder, write_text
 from dpcohort.config import Config
 from dpcohort.config.settings import config_for_folder
+from dpcohort.consent import typed
 from dpcohort.data import Dataset, Partition
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
@@ -49,7 +49,7 @@ from dpcohort.errors import DivergedError, DpcohortError, InputError, Verificati
 from dpcohort.limits import exhausted
 from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
@@ -63,6 +63,7 @@ from dpcohort.runs.folder import (
     MODEL,
     PARTITION,
     PLAN,
+    RECEIPTS,
     RESULT,
     ROUNDS,
     SETTINGS,
@@ -79,6 +80,7 @@ from dpcohort.runs.folder import (
     read_log,
     rewrite_log,
     settings_sha256,
+    without_times,
     write_checkpoint,
     write_json,
 )
@@ -86,6 +88,7 @@ from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.ranks import share
 from dpcohort.runs.run import Callback, Run
+from dpcohort.runs.seal import changes_since_sealed, write_sealed
 
 
 class Recorder:
@@ -249,6 +252,8 @@ class Recorder:
         """Write a checkpoint now."""
         if self.run.path is None:
             return
+        if self._rounds is not None:  # a state on disk has all of its rounds written down
+            os.fsync(self._rounds.fileno())
         arrays = {
             name: torch.as_tensor(value).cpu().numpy()
             for name, value in vars(state).items()
@@ -267,24 +272,18 @@ class Recorder:
             self.run.average = self._weights(state.average)
         scored = state.parameters if state.average is None else state.average
         self.run.judged = self.job.judge(scored, self.run.history)
-        if (folder := self.run.path) is not None:
+        if (folder := self.run.path) is not None and not (folder / RESULT).exists():
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.run.write_receipts()
-            hashes = {}
             if self.run.average:
-                hashes["last"] = _save_weights(folder / LAST_MODEL, self.run.model)
-            hashes["model"] = _save_weights(folder / MODEL, self.run.scored_weights)
-            hashes["settings"] = self._owner
-            if (folder / CONFIG).exists():
-                config = (folder / CONFIG).read_bytes()
-                hashes["config"] = hashlib.sha256(config).hexdigest()
-            write_json(
-                folder / RESULT,
+                _save_weights(folder / LAST_MODEL, self.run.model)
+            _save_weights(folder / MODEL, self.run.scored_weights)
+            write_sealed(
+                folder,
                 {
                     "rounds": self.run.rounds_done,
                     "lost_rounds": sum(line.lost for line in self.run.history),
                     "seconds": sum(line.seconds for line in self.run.history),
-                    "sha256": hashes,
                     "test": self.run.test.to_dict() if self.run.has_test else None,
                     "scored": self.run.scored,
                     **_inputs(self.job),
@@ -295,10 +294,12 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; those of a private run say of no time but that at which it began."""
         self.run.ledger.close()
         if self._rounds is not None:
             self._rounds.close()
+        if self.job.private and self.run.path is not None:
+            without_times(self.run.path)
 
     def _begin(self, folder: Path) -> None:
         job = self.job
@@ -325,6 +326,16 @@ class Recorder:
         if job.private:
             close_to_others(folder)
         refuse_continued(folder)
+        if (folder / RESULT).exists():  # finished: nothing of it is written again
+            for name, words in changes_since_sealed(folder, read_json(folder / RESULT)):
+                raise VerificationError(
+                    f"{folder / name}: {words} The run is finished, and was changed since; see: "
+                    "dpcohort verify"
+                )
+        else:  # of an earlier stop; what is counted from here on is not in them
+            for path in (folder / RECEIPTS).glob("*"):
+                path.unlink()
+            sync_folder(folder / RECEIPTS)
         next_round, self._arrays, damaged = latest_checkpoint(
             folder / CHECKPOINTS, owner=self._owner
         )
@@ -362,13 +373,11 @@ class Recorder:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
 
-def _save_weights(path: Path, weights: Any) -> str:
+def _save_weights(path: Path, weights: Any) -> None:
     from safetensors.numpy import save
 
-    content = save(dict(weights))
     with atomic_writer(path, binary=True) as file:
-        file.write(content)
-    return hashlib.sha256(content).hexdigest()
+        file.write(save(dict(weights)))
 
 
 def _inputs(job: TrainingJob) -> dict[str, Any]:
@@ -500,6 +509,7 @@ def train(
         >>> run.rounds_done, 0 <= run.test_accuracy <= 1
         (3, True)
     """
+    typed(*(one for one in (model, data, aggregation) if isinstance(one, str)))
     job = make_job(
         plan,
         model,
@@ -706,7 +716,7 @@ def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
         return None
     kind, said, whose = type(error).__name__, "", "the training"
     for name in {job.task.loss for job in jobs if is_named_function(job.task.loss)}:
-        own = getattr(named_function("loss", name), "__code__", None)
+        own = getattr(named_plugin("loss", name), "__code__", None)
         found = [(frame.f_code, at) for frame, at in frames if frame.f_code is own]
         if found:
             (code, line), whose = found[-1], f"the loss {name}"
@@ -741,15 +751,16 @@ def _settle(part: Recorder) -> None:
 
     A state whose round has no line yet is not kept: the round is done, or asked for, again.
     """
+    path = part.run.path
     try:
-        if part.whole is not None:
+        if part.whole is not None and not (path is not None and (path / RESULT).exists()):
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
                 part.keep(part.whole)
-            if part.run.path is not None:
+            if path is not None:
                 # Counted from the disk: what was interrupted may not be in memory yet.
                 part.run.ledger.close()
-                part.run.ledger = Journal.read(part.job.plan, part.run.path / LEDGER)
+                part.run.ledger = Journal.read(part.job.plan, path / LEDGER)
             part.run.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands

@@ -7,23 +7,27 @@ the epsilon is computed anew by the independent accountant. Each round of an ada
 decided again: the rule sees what it saw, gets the answers that are written down, and must come to
 the cohort that is written down. A rule that looks at updates, or one of somebody else, cannot be
 asked again; its cohorts are held against the caps alone.
+
+A private training cannot be computed again by anybody. What is not checked is somebody's word, and
+``Verification.whose_word`` says whose.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from dpcohort._validate import IntArray
+from dpcohort._validate import IntArray, choice
+from dpcohort.accounting.charges import Charge
 from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
@@ -32,14 +36,13 @@ from dpcohort.plan import Plan, RecordedRule
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
-from dpcohort.runs.continuation import segment_of
+from dpcohort.runs.continuation import broken_leavers, segment_of
 from dpcohort.runs.folder import (
-    AVERAGE_MODEL,
     BEFORE,
+    CHARGES,
     CHECKPOINTS,
     CONFIG,
     CONTINUED,
-    LAST_MODEL,
     LEDGER,
     MODEL,
     PARTITION,
@@ -48,6 +51,7 @@ from dpcohort.runs.folder import (
     RESULT,
     ROUNDS,
     SETTINGS,
+    SIGNATURE,
     checkpoint_files,
     find_run,
     read_checkpoint,
@@ -60,14 +64,21 @@ from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
     Receipt,
-    charges_of,
+    RunKind,
+    kind_of,
+    later_charges,
     make_receipts,
     read_receipts,
     source_of,
+    whose_word,
 )
+from dpcohort.runs.seal import changes_since_sealed, seal_of, signer_of
 from dpcohort.text_files import parse_toml
 
 _Content = TypeVar("_Content")
+
+#: How often a run that is being trained is looked at before what was found counts.
+_LOOKS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +86,13 @@ class Finding:
     """One thing that a verification found.
 
     Attributes:
-        kind: ``overspent`` and ``mismatch`` fail the verification, ``note`` does not.
+        kind: ``overspent``, ``mismatch`` and ``required`` (what was asked for is not so) fail the
+            verification, ``note`` does not.
         subject: the client or the file.
         message: what was found, with the numbers.
     """
 
-    kind: Literal["overspent", "mismatch", "note"]
+    kind: Literal["overspent", "mismatch", "required", "note"]
     subject: str
     message: str
 
@@ -92,6 +104,9 @@ class Verification:
     Attributes:
         path: the run folder.
         plan: hash of the plan; empty if it cannot be read.
+        kind: ``private``, ``simulation`` or ``not private``; empty without a plan.
+        finished: all rounds are done and the result is written; otherwise what was spent so far was
+            checked.
         clients: drawn private clients whose promise was checked.
         rounds: rounds in the ledger.
         tightest: largest share of a budget that was spent, over the clients; infinite where
@@ -100,16 +115,24 @@ class Verification:
         honest: members on whom each promise counts; 1 where trust is local.
         alone_epsilon: where trust is pooled, the largest epsilon of a client that all others
             collude against, charges included; None elsewhere.
+        seal: hash of the result with the hashes of all files; empty of a run that is not finished.
+        signed_by: public key of the signature of the seal; empty where there is none.
+        whose_word: what was computed again, and whose word is taken for what was not.
     """
 
     path: str
     plan: str
+    kind: RunKind | Literal[""] = ""
+    finished: bool = False
     clients: int
     rounds: int
     tightest: float
     findings: tuple[Finding, ...]
     honest: int = 1
     alone_epsilon: float | None = None
+    seal: str = ""
+    signed_by: str = ""
+    whose_word: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -124,18 +147,29 @@ class Verification:
         return plain
 
 
-def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True) -> Verification:
-    """Check a run folder: plan, ledger, receipts, checkpoints and model.
+def verify_run(
+    path: str | Path, *, method: str = "auto", require: str = "", key: str = ""
+) -> Verification:
+    """Check a run folder: plan, ledger, receipts, checkpoints, model and result.
+
+    A run that is being trained meanwhile, or that a crash stopped, is checked as far as it came.
 
     Args:
         path: the run folder.
         method: accountant of the second opinion, as in ``certify_epsilon``.
-        receipts: whether what the receipts say is judged, too.
+        require: ``private``: that the run is not is a finding, too.
+        key: public key, hexadecimal: that the run is not signed by it is a finding, too.
 
     Raises:
         DataMissingError: there is no run.
+        InputError: ``require`` or ``key`` is nothing that can be asked for.
     """
     folder = find_run(path)
+    if require:
+        choice("require", require, ["private"])
+    if key and not re.fullmatch("[0-9a-f]{64}", key):
+        allowed = "a public key, 64 hexadecimal digits (dpcohort guard identity FILE prints it)"
+        raise InputError("key", given=key, allowed=allowed)
     try:
         plan = Plan.load(folder / PLAN)
     except DpcohortError as error:
@@ -143,23 +177,43 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         return Verification(
             path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=(broken,)
         )
+    for _ in range(_LOOKS):
+        before = _stage(folder)
+        found = _verified(str(path), folder, plan, method, require, key)
+        if found.holds or _stage(folder) == before:
+            break  # nobody has written while the files were read
+    return found
+
+
+def _stage(folder: Path) -> tuple[object, ...]:
+    """How far a run has come, by its files."""
+    found: list[object] = [(folder / RESULT).exists()]
+    for name in (LEDGER, RECEIPTS):
+        with suppress(OSError):
+            status = (folder / name).stat()
+            found.append((status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _verified(
+    path: str, folder: Path, plan: Plan, method: str, require: str, key: str
+) -> Verification:
     check = _Check(folder, plan)
-    check.settings()
     check.before(method)
     check.ledger()
     check.rounds()
     truth = check.certified(method)
-    if receipts:
-        check.receipts(truth)
+    check.receipts(truth)
     check.files()
-    if not (folder / RESULT).exists():
-        check.note("run", "the run is not finished.")
-    elif len(check.counted) < plan.training.rounds:
-        check.wrong(
-            LEDGER,
-            f"the run is finished but only {len(check.counted)} of {plan.training.rounds} rounds "
-            "are counted.",
-        )
+    check.result()
+    kind = check.kind(require)
+    signed_by = check.signer(key)
+    counted, total = len(check.counted), plan.training.rounds
+    if not check.finished:
+        check.note("run", f"unfinished: {counted} of {total} rounds are counted.")
+    elif counted < total:
+        words = f"the run is finished but only {counted} of {total} rounds are counted."
+        check.wrong(LEDGER, words)
     held = [
         r.in_all()
         for r in truth
@@ -173,28 +227,50 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
     ]
     alone = [r.trust["alone_epsilon"] for r in held if r.trust is not None]
     return Verification(
-        path=str(path),
+        path=path,
         plan=plan.sha256,
+        kind=kind,
+        finished=check.finished,
         clients=len(held),
-        rounds=len(check.counted),
+        rounds=counted,
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
         honest=1 if plan.pooled is None else plan.pooled.honest,
         alone_epsilon=None if plan.pooled is None else max(alone, default=0.0),
+        seal=check.seal,
+        signed_by=signed_by,
+        whose_word=whose_word(kind, check.run_settings),
     )
 
 
 class _Check:
-    """One verification under way: the folder, what its ledger says, and what was found."""
+    """One verification under way: the folder, what its ledger says, and what was found.
+
+    All that a training writes is read at once, and the ledger last: as it is written first, it has
+    whatever the others tell of, also while the run goes on.
+    """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
-        self._settings: dict[str, Any] = {}
+        self.run_settings: dict[str, Any] = {}
+        self._later: tuple[Charge, ...] = ()
         self.findings: list[Finding] = []
+        self.settings()
+        self._result: dict[str, Any] | None = None
+        self.finished = (folder / RESULT).exists()
+        if self.finished:
+            self._result = self._read("result.json", lambda: read_json(folder / RESULT))
+        self._has_model = (folder / MODEL).exists()
+        self._receipts = self._read("receipts", lambda: read_receipts(folder / RECEIPTS))
+        self._kept = self._checkpoints()
+        self._recorded = self._read(ROUNDS, lambda: read_log(folder / ROUNDS))
+        self._entries = self._read(LEDGER, lambda: read_log(folder / LEDGER))
         #: As the ledger says, whatever the plan says.
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
+        self._asked: defaultdict[object, set[int]] = defaultdict(set)
+        self._early: list[int] = []
         self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
 
     def wrong(self, subject: str, message: str) -> None:
@@ -202,6 +278,9 @@ class _Check:
 
     def overspent(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="overspent", subject=subject, message=message))
+
+    def required(self, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind="required", subject=subject, message=message))
 
     def note(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="note", subject=subject, message=message))
@@ -218,7 +297,7 @@ class _Check:
         """``run.json`` is of this plan, and its aggregation one that goes with it."""
         found = self._read("run.json", lambda: read_json(self._folder / SETTINGS))
         if found is not None:
-            self._settings = found
+            self.run_settings = found
             if found.get("plan") != self._plan.sha256:
                 self.wrong(
                     "run.json",
@@ -229,10 +308,13 @@ class _Check:
                 found.get("aggregation"), self._plan, self._folder / CONFIG
             ):
                 (self.wrong if is_wrong else self.note)("run.json", words)
-            if self._read("run.json", lambda: charges_of(found.get("charges"))) is None:
-                self._settings = {**found, "charges": None}
-        if source_of(self._settings) == "floating point":
+        if source_of(self.run_settings) == "floating point":
             self.overspent("run", FLOATING_POINT)
+        self._charges()
+
+    def _charges(self) -> None:
+        """What was paid after the plan was made is as the folder keeps it, in a proved order."""
+        self._later = self._read(CHARGES, lambda: later_charges(self._folder, self._plan)) or ()
 
     def before(self, method: str) -> None:
         """The runs before are as the plan says, and nobody left one with a broken promise.
@@ -248,6 +330,8 @@ class _Check:
                 old = Plan.load(place / PLAN)
                 if old.sha256 != segment.plan or old.before != self._plan.before[: number - 1]:
                     self.wrong(subject, "its plan is not the one that the run goes on from.")
+                elif not set(old.paid.charges) <= set(self._plan.paid.charges):
+                    self.wrong(subject, "the plan does not count what was paid before that run.")
                 elif segment_of(place, old) != segment:
                     self.wrong(subject, "what the plan says was spent is not in its ledger.")
                 else:
@@ -263,23 +347,16 @@ class _Check:
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
     def _leavers(self, place: Path, old: Plan, new: Plan, when: str, method: str) -> None:
-        left = set(old.population.ids) - set(new.population.ids)
-        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-        journal = Journal.read(old, place / LEDGER)
-        reports = None if old.adaptive is None else journal.reports
-        settings = {"charges": read_json(place / SETTINGS).get("charges")}
-        for receipt in make_receipts(
-            old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
-        ):
-            if not receipt.holds:
-                promised = (receipt.charged or {}).get("promised_epsilon", receipt.promised_epsilon)
-                words = f"{when}, having spent more than it promised: "
-                words += f"epsilon {receipt.total_epsilon} of {promised}."
-                self.overspent(receipt.client, words)
+        paid = (*self._plan.paid.charges, *self._later)
+        for receipt in broken_leavers(old, place, new.population, paid, method):
+            whole = receipt.in_all()
+            words = f"{when}, having spent more than it promised: "
+            words += f"epsilon {whole.certified_epsilon} of {whole.promised_epsilon}."
+            self.overspent(receipt.client, words)
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
-        entries = self._read(LEDGER, lambda: read_log(self._folder / LEDGER))
+        entries = self._entries
         if entries is None and self._plan.adaptive is None:
             return
         if not entries or entries[0] != journal_header(self._plan):
@@ -290,6 +367,7 @@ class _Check:
         for line, entry in enumerate(lines, start=2):
             count(line, entry)
         missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
+        self._in_order(LEDGER, lines)
         if missing:
             self.wrong(LEDGER, f"round {missing[0]} is missing though later rounds are counted.")
         if self._plan.adaptive is None:
@@ -303,6 +381,8 @@ class _Check:
                 self.wrong(self._plan.population.ids[k], words)
         if len(self.findings) == before:
             self._choices(lines, self._plan.adaptive.rule)
+        for line in self._early:
+            self.wrong(LEDGER, f"line {line} comes before what it follows from.")
         if self._plan.has_raw_reports:
             self.overspent(
                 "run",
@@ -312,7 +392,7 @@ class _Check:
 
     def _fixed_line(self, line: int, entry: Mapping[str, Any]) -> None:
         round, counted = entry.get("round"), entry.get("draws")
-        if type(round) is not int or not isinstance(counted, dict):  # true is no round
+        if type(round) is not int or not isinstance(counted, dict) or len(entry) != 2:
             self.wrong(LEDGER, f"line {line} is not a count of a round.")
             return
         for client, count in counted.items():
@@ -346,8 +426,13 @@ class _Check:
             self.counted.add(round)
         elif not 0 <= round < self._plan.training.rounds:
             self.wrong(LEDGER, f"round {round} is not in the plan (line {line}).")
+        elif round in self.counted or (
+            kind == "answers" and not self._asked[round] >= {*positions}
+        ):
+            self._early.append(line)
         if kind == "reports" and positions is not None:
             np.add.at(self.reports, positions, 1)
+            self._asked[round] |= {*positions}
 
     def _positions(self, names: object) -> list[int] | None:
         if not isinstance(names, list | dict):
@@ -378,10 +463,10 @@ class _Check:
         except VerificationError as error:
             self.wrong(LEDGER, str(error))
             return
-        over_network = self._settings.get("engine") == "flower"
+        over_network = self.run_settings.get("engine") == "flower"
         # A lost report of a seeded run is made again as the very same one, and a guard gives the
         # one that it has stored.
-        repeats = over_network or source_of(self._settings) == "seed"
+        repeats = over_network or source_of(self.run_settings) == "seed"
 
         def written(round: int, asked: IntArray) -> dict[int, float]:
             """The answers of a round, if they are of those that the rule asks."""
@@ -405,7 +490,7 @@ class _Check:
 
     def rounds(self) -> None:
         """``rounds.jsonl`` tells of the counted rounds, each once, and nothing it must not tell."""
-        entries = self._read(ROUNDS, lambda: read_log(self._folder / ROUNDS))
+        entries = self._recorded
         if entries is None:
             return
         known = {field.name for field in fields(RoundRecord)}
@@ -415,6 +500,7 @@ class _Check:
                 self.wrong(ROUNDS, f"line {line} tells {unknown[0]!r}, which no run does.")
             if not self._is_planned(entry):
                 self.wrong(ROUNDS, f"line {line} is not the cohort and noise of the plan.")
+        self._in_order(ROUNDS, entries)
         done = Counter(entry.get("round") for entry in entries)
         for round, times in done.items():
             if times > 1:
@@ -422,8 +508,13 @@ class _Check:
             if round not in self.counted:
                 self.wrong(ROUNDS, f"round {round} was computed but is not in the ledger.")
         total = self._plan.training.rounds
-        if (self._folder / RESULT).exists() and len(done) < total:
+        if self.finished and len(done) < total:
             self.wrong(ROUNDS, f"only {len(done)} of {total} rounds are recorded.")
+
+    def _in_order(self, name: str, entries: Sequence[Mapping[str, Any]]) -> None:
+        rounds = [entry["round"] for entry in entries if type(entry.get("round")) is int]
+        if rounds != sorted(rounds):
+            self.wrong(name, "its rounds are not in their order.")
 
     def _is_planned(self, entry: Mapping[str, Any]) -> bool:
         """Whether a round's record has the cohort it must have, and noise of the plan's size."""
@@ -456,13 +547,20 @@ class _Check:
         truth = make_receipts(
             plan,
             np.where(known, self.draws, 0),
-            settings=self._settings,
+            settings=self.run_settings,
             method=method,
             reports=None if plan.adaptive is None else self.reports,
+            later=self._later,
         )
         for receipt in truth:
-            if receipt.charged is not None:
-                self._whole_promise(receipt)
+            if receipt.charged is not None and not receipt.holds:
+                whole = receipt.in_all()
+                self.overspent(
+                    receipt.client,
+                    f"promised epsilon {whole.promised_epsilon:.6g} at delta {whole.delta:g} in "
+                    f"all; what was paid beside the rounds and the rounds come to "
+                    f"{receipt.total_epsilon} at delta {receipt.total_delta}.",
+                )
             over = (receipt.certified_epsilon or 0.0) > (receipt.promised_epsilon or math.inf)
             if over:
                 self.overspent(
@@ -473,29 +571,12 @@ class _Check:
                 )
         return truth
 
-    def _whole_promise(self, receipt: Receipt) -> None:
-        """What was charged before the rounds and what they may spend are within the promise."""
-        planned = replace(receipt, certified_epsilon=receipt.promised_epsilon)
-        if receipt.charged is not None and not planned.holds:
-            self.overspent(
-                receipt.client,
-                f"promised epsilon {receipt.charged['promised_epsilon']:.6g} at delta "
-                f"{receipt.charged['promised_delta']:g} in all; what was charged before the rounds "
-                f"and what the plan may spend come to {planned.total_epsilon:.6g} at delta "
-                f"{planned.total_delta:g}.",
-            )
-
     def receipts(self, truth: list[Receipt]) -> None:
         """Every receipt says what is true, and there is one for each client that has one."""
-        finished = (self._folder / RESULT).exists()
-        stored = self._read("receipts", lambda: read_receipts(self._folder / RECEIPTS))
-        if stored is None:
-            return
-        if not stored and not finished:
-            self.note("receipts", "the run is not finished and has no receipts yet.")
+        if self._receipts is None:
             return
         written: dict[str, Receipt] = {}
-        for path, receipt in stored:
+        for path, receipt in self._receipts:
             if receipt.client in written:
                 self.wrong(receipt.client, f"has two receipts ({path.name}).")
             written[receipt.client] = receipt
@@ -503,7 +584,7 @@ class _Check:
             found = written.pop(wanted.client, None)
             if found is not None:
                 self._compare(found, wanted)
-            elif finished:
+            elif self.finished:
                 self.wrong(wanted.client, "has no receipt.")
         for client in written:
             self.wrong(client, "has a receipt though it was never drawn.")
@@ -523,63 +604,88 @@ class _Check:
             if not same:
                 self.wrong(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
 
-    def files(self) -> None:
-        """Checkpoints, partition, model and result are as they were written."""
-        folder, owner = self._folder, settings_sha256(self._settings)
-        for path in checkpoint_files(folder / CHECKPOINTS):
-            kept = self._read("checkpoints", lambda path=path: read_checkpoint(path))  # type: ignore[misc]
-            if kept is None:
+    def _checkpoints(self) -> list[tuple[str, int, bool]]:
+        """Name and next round of every checkpoint, and whether it is of this run's settings."""
+        found, owner = [], settings_sha256(self.run_settings)
+        for path in checkpoint_files(self._folder / CHECKPOINTS):
+            try:
+                next_round, _ = read_checkpoint(path)
+            except VerificationError as error:
+                if path.exists():  # else it was taken away for a newer one
+                    self.wrong("checkpoints", str(error))
                 continue
+            is_own = True
             try:
                 read_checkpoint(path, owner=owner)
-            except InputError:
-                self.wrong(
-                    "run.json", f"its settings are not those that {path.name} was made with."
-                )
-            uncounted = sorted(set(range(kept[0])) - self.counted)
+            except DpcohortError:
+                is_own = not path.exists()
+            found.append((path.name, next_round, is_own))
+        return found
+
+    def files(self) -> None:
+        """Checkpoints and partition belong to the run, and a model to one that did all rounds."""
+        for name, next_round, is_own in self._kept:
+            if not is_own:
+                self.wrong("run.json", f"its settings are not those that {name} was made with.")
+            uncounted = sorted(set(range(next_round)) - self.counted)
             if uncounted:
-                words = f"{path.name} holds round {uncounted[0]}, which is not in the ledger."
+                words = f"{name} holds round {uncounted[0]}, which is not in the ledger."
                 self.wrong("checkpoints", words)
-        partition = self._read("partition.npz", lambda: load_partition(folder / PARTITION))
-        begun_with = self._settings.get("partition")
+        partition = self._read("partition.npz", lambda: load_partition(self._folder / PARTITION))
+        begun_with = self.run_settings.get("partition")
         sha256 = begun_with.get("sha256") if isinstance(begun_with, dict) else None
         if partition is not None and partition.sha256 != sha256:
             self.wrong("partition.npz", "it is not the one the run was begun with.")
-        if (folder / RESULT).exists():
-            self._result(owner)
-        elif (folder / MODEL).exists():
+        # The model is written last but for the result, so a crash may come between the two.
+        done = min(len(self.counted), len(self._recorded or []))
+        if self._has_model and not self.finished and done < self._plan.training.rounds:
             self.wrong(MODEL, "a model of a run that is not finished.")
 
-    def _result(self, owner: str) -> None:
-        folder = self._folder
-        result = self._read("result.json", lambda: read_json(folder / RESULT))
+    def result(self) -> None:
+        """No file was changed since the run was finished, and its result is that of its rounds."""
+        result = self._result
         if result is None:
             return
-        hashes = result.get("sha256")
-        written = hashes if isinstance(hashes, dict) else {}
-        for name, path in (
-            ("model", folder / MODEL),
-            ("last", folder / LAST_MODEL),
-            ("average", folder / AVERAGE_MODEL),
-            ("config", folder / CONFIG),
-        ):
-            if name == "model" or name in written or path.exists():
-                expected, found = str(written.get(name, "nothing")), "missing"
-                if path.exists():
-                    with open(path, "rb") as file:
-                        found = hashlib.file_digest(file, "sha256").hexdigest()
-                if found != expected:
-                    self.wrong(path.name, f"its SHA-256 is {found[:16]}, written {expected[:16]}.")
-        if str(written.get("settings")) != owner:
-            self.wrong("run.json", "its settings are not those the run was finished with.")
-        try:
-            rounds = read_log(folder / ROUNDS)
-        except DpcohortError:
-            return  # said elsewhere
+        for name, words in changes_since_sealed(self._folder, result):
+            self.wrong(name, words)
         # Of the average of iterates where there is one.
+        rounds = self._recorded or []
         tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))
         if result.get("test") != next((test for test in tests if test is not None), None):
             self.wrong("result.json", "its test results are not those of the last evaluated round.")
+
+    @property
+    def seal(self) -> str:
+        """The seal of the result as it is; empty where there is none."""
+        return "" if self._result is None else seal_of(self._result)
+
+    def kind(self, require: str) -> RunKind:
+        """Whether the run is private; that it is not is a finding where that is required."""
+        kind = kind_of(self._plan, self.run_settings)
+        if require and kind != require:
+            self.required("run", f"a {require} run is asked for; this is {_KINDS[kind]}.")
+        return kind
+
+    def signer(self, key: str) -> str:
+        """Who signed the result; another signer than the one asked for is a finding."""
+        place, result = self._folder / SIGNATURE, self._result
+        if result is None and place.exists():
+            self.wrong(SIGNATURE, "a signature of a run that has no result.")
+        found = ""
+        if result is not None:
+            found = self._read(SIGNATURE, lambda: signer_of(self._folder, result)) or ""
+        if key and found != key:
+            by = f"signed by {found}" if found else "not signed"
+            self.required(SIGNATURE, f"the run is {by}; the signature of {key} is asked for.")
+        return found
+
+
+#: What a run is, in words.
+_KINDS: dict[RunKind, str] = {
+    "private": "a private run",
+    "simulation": "a simulation with noise of a seed, which is NOT PRIVATE",
+    "not private": "NOT PRIVATE",
+}
 
 
 def _about_equal(given: object, value: object) -> bool:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, number
 from dpcohort.accounting import gaussian_delta
+from dpcohort.accounting.charges import Charge, charge_of
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
@@ -37,7 +38,7 @@ from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import (
-    budgets_sha256,
+    configured_charges,
     configured_population,
     held_out_within,
     promised_population,
@@ -143,7 +144,7 @@ def tune_charged(
     public_test: bool = False,
     most_rounds: int = 200,
     private_entropy: bool = False,
-    before_spending: Callable[[list[str]], object] = lambda record: None,
+    before_spending: Callable[[Charge], object] = lambda charge: None,
     device: str | None = None,
     progress: Progress = silent,
 ) -> Tuned:
@@ -151,15 +152,15 @@ def tune_charged(
 
     Args:
         config: with data, tight accounting and batches by Poisson sampling.
-        share: of each client's epsilon and delta that may be spent on it.
+        share: of the epsilon and delta that each client has left that may be spent on it.
         trials: on average; their number is random.
         public_test: the test records are public and score the trials; otherwise a fifth of each
             client's records does, and what they say has noise.
         most_rounds: the most to try.
         private_entropy: everything random from the operating system's entropy; otherwise it is a
             simulation, which protects nobody.
-        before_spending: called once everything is checked, before the first trial, with the table
-            [tuning] as ``--set`` takes it: the place to write down what will be spent.
+        before_spending: called once everything is checked, before the first trial: the place to
+            write down what will be spent.
         device: instead of the configuration's.
         progress: told that it goes on; how many trials there are it does not say.
 
@@ -172,8 +173,15 @@ def tune_charged(
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
     config = counted(config, data)
-    population = configured_population(config, data)
-    budgets = budgets_sha256(promised_population(config, data)) if private_entropy else ""
+    whole, population = promised_population(config, data), configured_population(config, data)
+    charge = charge_of(
+        whole,
+        configured_charges(config),
+        lambda epsilon, delta: (share * epsilon, share * delta),
+        what="tuning",
+        private=private_entropy,
+        neighbours=config.contract.neighbours,
+    )
     given: dict[str, Any] = {}
     if not public_test and not data.task.predicts_classes:
         raise InputError.because(
@@ -191,10 +199,6 @@ def tune_charged(
     start = start_of(config, data, population, most_rounds)
     count = draw_trials(trials, dice)
     best, best_score = None, -math.inf
-    # Private tuning has a name, by which what it spent is known wherever its settings are used.
-    name = secrets.token_hex(16) if private_entropy else ""
-    paid: Any = {"source": "charged", "words": TUNING_SOURCES["charged"], "share": share}
-    paid |= {"private": private_entropy, "id": name, "budgets": budgets}
 
     def score_of_trial(settings: Settings, shift: int) -> float:
         """Train once and score, both within μ_k for every client; nothing of it is written."""
@@ -219,7 +223,7 @@ def tune_charged(
         raw_correct = run.predict(data.test_inputs, model=job.model) == data.test_labels
         return _noisy_accuracy(raw_correct, mu, held, None if private_entropy else dice)
 
-    before_spending(Tuned(settings=start, changes=(), tried={}, **paid).record())
+    before_spending(charge)
     progress("trials, their number is not told", 0, 1)
     for shift in range(count):
         settings = _drawn(dice, start, most_rounds)
@@ -233,7 +237,9 @@ def tune_charged(
         settings=best,
         changes=tuple(changes_for(best, config, left)),
         tried={best: ()},
-        **paid,
+        source="charged",
+        words=TUNING_SOURCES["charged"],
+        charge=charge,
     )
 
 

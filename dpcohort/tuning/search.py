@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
+from dpcohort.accounting.charges import Charge
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
@@ -93,10 +94,7 @@ class Tuned:
         before: the configuration as it was, on the same data sets; None if it was not scored.
         tried: everything that was tried.
         records: which public records, in words.
-        share: of each budget that was spent on the choice.
-        private: what was spent on it was spent with private noise; else it was a simulation.
-        id: of tuning that was charged privately; empty for any other.
-        budgets: hash of the budgets of which that share was spent, by ``budgets_sha256``.
+        charge: what was paid for the choice; None for nothing.
         scored_by: what a score is, in words.
     """
 
@@ -108,10 +106,7 @@ class Tuned:
     before: tuple[float, ...] | None = None
     tried: Mapping[Settings, tuple[float, ...]]
     records: str = ""
-    share: float = 0.0
-    private: bool = False
-    id: str = ""
-    budgets: str = ""
+    charge: Charge | None = None
     scored_by: str = "accuracy"
 
     def record(self) -> list[str]:
@@ -119,12 +114,8 @@ class Tuned:
         changes = [f"tuning.source={self.source}"]
         if self.records:
             changes.append(f"tuning.records={json.dumps(self.records)}")
-        if self.share:
-            changes.append(f"tuning.share={self.share!r}")
-            changes.append(f"tuning.private={'true' if self.private else 'false'}")
-        if self.id:
-            changes.append(f'tuning.id="{self.id}"')
-            changes.append(f'tuning.budgets="{self.budgets}"')
+        if self.charge is not None:
+            changes.append(f'tuning.charge="{self.charge.id}"')
         return changes
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +126,7 @@ class Tuned:
             "schema": 1,
             "source": self.source,
             "words": self.words,
-            "share": self.share,
+            **({} if self.charge is None else {"charge": self.charge.id}),
             "changes": list(self.changes),
             "settings": asdict(self.settings),
             "sets": list(self.sets),

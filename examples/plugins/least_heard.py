@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpcohort import plugin
 
+
+@plugin("adaptive")
 @dataclass(frozen=True, kw_only=True)
 class LeastHeard:
     """The clients with most draws left under their cap, ties by chance."""

@@ -3,7 +3,10 @@
 
 from dataclasses import dataclass
 
+from dpcohort import plugin
 
+
+@plugin("aggregation")
 @dataclass(frozen=True, kw_only=True)
 class Median:
     """The middle value in each coordinate, whatever the others are."""

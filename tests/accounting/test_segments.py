@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,15 +11,7 @@ from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.accounting import Event, History, Segment, calibrate_remaining
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.accounting.deployed_noise import deploy_noise, noise_after
-from dpcohort.accounting.segments import (
-    Charge,
-    after_charges,
-    charged_to,
-    charges_in,
-    exhausted_clients,
-    left_epsilon,
-    left_population,
-)
+from dpcohort.accounting.segments import exhausted_clients, left_epsilon, left_population
 from dpcohort.errors import BudgetExceededError, InputError
 
 TRAINING = Training(rounds=6, cohort_size=2, sampling_rate=1.0)
@@ -80,7 +71,6 @@ def test_own_shares_alone_are_quieter_and_who_counts_on_nobody_has_no_others():
 def test_a_client_that_was_not_there_has_all_of_its_budget():
     clients = people(3.0, 2.0)
     assert left_population(clients, [segment(a=spent(1.0))]).epsilon[1] == 2.0
-    assert after_charges(clients, []) is clients
 
 
 def test_a_history_under_another_relation_is_refused():
@@ -147,48 +137,3 @@ def test_the_papers_noise_is_certified_with_what_was_spent(guard):
     plan = make_plan(clients, training, **options)
     assert plan.lifted.all()
     assert plan.certified_epsilon[0] <= 12.0
-
-
-def test_charges_are_added_up_and_taken_off_without_rounding_in_anybodys_favour():
-    everybody = people(*[1.0] * 8)
-    rng = np.random.default_rng(5)
-    paid = [
-        Charge(
-            what=what,
-            id="",
-            private=True,
-            spent={name: (rng.uniform(0, 0.3), rng.uniform(0, 3e-6)) for name in everybody.ids[:7]},
-        )
-        for what in ("estimate", "tuning")
-    ]
-    found = after_charges(everybody, paid)
-    for k, name in enumerate(everybody.ids[:7]):
-        for place, (has, promised) in enumerate(((found.epsilon[k], 1.0), (found.delta[k], 1e-5))):
-            exact = sum(Fraction(charge.spent[name][place]) for charge in paid)
-            assert Fraction(charged_to(paid, name)[place]) >= exact
-            assert Fraction(float(has)) + exact <= Fraction(promised)
-            assert has == pytest.approx(promised - float(exact))
-    assert (found.epsilon[7], found.delta[7]) == (1.0, 1e-5)
-
-
-def test_a_promise_below_what_was_charged_is_refused_by_name():
-    for both in ((1.2, 0.0), (0.2, 2e-5)):
-        paid = [Charge(what="tuning", id="", private=True, spent={"b": both})]
-        with pytest.raises(BudgetExceededError, match="b: promised epsilon 1 at delta 1e-05"):
-            after_charges(people(1.0, 1.0), paid)
-
-
-def test_charges_of_a_segment_are_read_back_and_a_segment_without_any_says_nothing_of_them():
-    paid = Charge(what="estimate", id="e", private=True, spent={"a": (0.1, 0.0)})
-    first = Segment(plan="p", ledger="l", rounds=3, source="seed", spent={})
-    assert "charges" not in first.to_dict()
-    charged = replace(first, charges=(paid,))
-    assert Segment.from_dict(json.loads(json.dumps(charged.to_dict()))) == charged
-    assert charges_in([first, charged]) == (paid,)
-
-
-@pytest.mark.parametrize("change", [{"what": "rent"}, {"spent": {"a": [-0.5, 0.0]}}])
-def test_a_charge_that_gives_budget_back_is_refused(change):
-    said = Charge(what="estimate", id="e", private=True, spent={"a": (0.1, 0.0)}).to_dict()
-    with pytest.raises(InputError):
-        Charge.from_dict({**said, **change})

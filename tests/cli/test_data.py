@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+
+from dpcohort.accounting.charges import read_charge
+from dpcohort.data import private_bounds
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +109,94 @@ def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):
     for option, words in (("age", "its public range"), ("agee=0:9", "Did you mean 'age'")):
         terminal("data", "bounds", config, "--range", option, "-o", tmp_path / "n.json", code=2)
         assert words in terminal.errors
+
+
+@pytest.fixture
+def wards(tmp_path):
+    """A config with a table of two wards, tuned as quickly as can be."""
+    rows = [f"{20 + k % 40},{'ab'[k % 2]},{k % 3 == 0}" for k in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,ward,sick", *rows]))
+    (tmp_path / "c.csv").write_text("id,epsilon,delta\na,4,1e-5\nb,8,1e-5\n")
+    config = tmp_path / "my.toml"
+    config.write_text(
+        '[population]\nclients = "c.csv"\n[training]\nrounds = 2\ncohort_size = 2\n'
+        '[data]\nname = "t.csv"\nlabel = "sick"\nlabels = [false, true]\nclient = "ward"\n'
+        "[data.bounds]\nage = [0, 99]\n"
+        '[selection]\nrule = "unbiased"\n[run]\ndevice = "cpu"\n'
+    )
+    return config
+
+
+def estimate(terminal, config, out, share):
+    given = ["--range", "age=0:320", "--share", share, "-o", out, "--private-entropy"]
+    terminal("data", "bounds", config, *given)
+    return ["--set", f"data.estimated_bounds={out.name}"]
+
+
+def tune(terminal, config, out, share, *more):
+    given = ["--source", "charged", "--share", share, "--trials", 1.1, "--rounds", 1]
+    terminal("tune", config, "-o", out, *given, "--private-entropy", "--device", "cpu", *more)
+
+
+TOO_MUCH, NO_ORDER = (0.6, 4, "2 clients have nothing left"), (0.3, 2, "knowing of the other")
+
+
+@pytest.mark.parametrize("tuned_first", [True, False])
+@pytest.mark.parametrize(("share", "code", "words"), [TOO_MUCH, NO_ORDER])
+def test_two_charges_of_the_whole_budget_are_not_planned_with_as_if_one_knew_the_other(
+    terminal, wards, tmp_path, tuned_first, share, code, words
+):
+    tuned, bounds = tmp_path / "tuned.toml", tmp_path / "b.json"
+    if tuned_first:
+        tune(terminal, wards, tuned, share)
+    both = estimate(terminal, wards, bounds, share)
+    if not tuned_first:
+        tune(terminal, wards, tuned, share)
+    for command in (
+        ["plan", tuned],
+        ["train", tuned, "--private-entropy", "--out", tmp_path / "A"],
+    ):
+        terminal(*command, *both, code=code)
+        assert words in terminal.errors
+    assert not (tmp_path / "A").exists()
+    (charge,) = tmp_path.glob("*.charge.json")
+    assert f"tuning {read_charge(charge)[0].id[:8]}" in terminal.errors
+
+
+@pytest.mark.parametrize("tuned_first", [True, False])
+def test_charges_that_know_of_each_other_are_added(terminal, wards, tmp_path, tuned_first):
+    tuned, bounds, run = tmp_path / "tuned.toml", tmp_path / "b.json", tmp_path / "A"
+    if tuned_first:
+        tune(terminal, wards, tuned, 0.5)
+        both = estimate(terminal, tuned, bounds, 0.25)
+    else:
+        both = estimate(terminal, wards, bounds, 0.25)
+        tune(terminal, wards, tuned, 0.5, *both)
+        assert "b.json" in tuned.read_text()
+    terminal("train", tuned, *both, "--private-entropy", "--out", run)
+    terminal("verify", run)
+    receipt = json.loads(next((run / "receipts").glob("*-b.json")).read_text())
+    paid = [(one["what"], one["epsilon"]) for one in receipt["charged"]["paid"]]
+    assert paid == ([("tuning", 4.0), ("estimate", 1.0)] if tuned_first
+                    else [("estimate", 2.0), ("tuning", 3.0)])  # fmt: skip
+    assert receipt["promised_epsilon"] == 3.0
+    assert sum(epsilon for _, epsilon in paid) <= receipt["total_epsilon"] <= 8.0
+    assert receipt["total_delta"] <= 1e-5
+
+
+def test_an_estimate_that_is_killed_has_written_what_it_pays(
+    terminal, wards, tmp_path, monkeypatch
+):
+    def killed(*_):
+        raise SystemExit(137)
+
+    monkeypatch.setattr(private_bounds, "discrete_laplace", killed)
+    out = tmp_path / "b.json"
+    terminal("data", "bounds", wards, "--range", "age=0:320", "-o", out, code=137)
+    charge, result = read_charge(out)
+    assert (charge.spent["a"], result) == ((0.4, 0.0), {})
+    terminal("plan", wards, "--set", "data.estimated_bounds=b.json", code=2)
+    assert f"{charge.id} = " in terminal.errors
+    assert "budgets ε 3.6 to 7.2" in terminal("plan", wards, "--set", f"charges.{charge.id}=b.json")
+    terminal("data", "bounds", wards, "--range", "age=0:320", "-o", "-", code=2)
+    assert "--out names the file that says so" in terminal.errors

@@ -198,7 +198,7 @@ def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys
 def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kit_net.py").write_text(
-        "from torch import nn\n"
+        "from dpcohort import plugin\nfrom torch import nn\n@plugin('model')\n"
         "def build(input_shape, outputs):\n"
         "    return nn.Linear(input_shape[0], outputs)\n"
     )
@@ -214,13 +214,16 @@ def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch)
     )
     kit = tmp_path / "kit"
     config = str(tmp_path / "my.toml")
-    assert main(["flower", "init", str(kit), "--config", config, "--trial"]) == 0
+    init = ["flower", "init", str(kit), "--config", config, "--trial"]
+    assert main([*init, "--allow-code", "kit_net"]) == 0
     # A table holds clients' records: the server tests on nothing of it.
     assert Federation.load(kit / "server" / "federation.toml").test == ""
     for name in ("a", "b"):
         folder = kit / "clients" / name
         assert "data.csv" in (folder / "dpcohort-guard.service").read_text()
-        assert "--terms terms.toml --data data.csv" in (folder / "README.md").read_text()
+        page = (folder / "README.md").read_text()
+        assert "/var/lib/dpcohort-guard/data.csv" in page
+        assert "dpcohort guard allow-code" in page
         assert "data.npz" not in (folder / "README.md").read_text()
         monkeypatch.chdir(folder)  # where the model's file lies
         own = folder / "data.csv"

@@ -52,16 +52,32 @@ def patients(tmp_path):
     return tmp_path / "patients.csv"
 
 
+def test_no_cell_of_a_table_changes_what_a_config_says_of_its_columns(terminal, patients):
+    kinds = ("--category", "smoker", "--leave-out", "note")
+    text = terminal("new", "-", "--from", patients, *OPTIONS, *kinds)
+    unnamed = terminal("new", "-", "--from", patients, *OPTIONS)
+    # one record with a word for an age, a number for a note, another word for a smoker
+    patients.write_text(PATIENTS.replace("20,5;text 0;no", "none;12;1e9", 1))
+    assert terminal("new", "-", "--from", patients, *OPTIONS, *kinds) == text
+    patients.write_text(
+        "age;note;smoker;hospital;outcome\n" + "1;1;1;h0;1\n1;1;1;h1;1\n1;1;1;h2;1\n"
+    )
+    assert terminal("new", "-", "--from", patients, *OPTIONS) == unnamed
+    terminal("new", "-", "--from", patients, *OPTIONS, "--category", "smokes", code=2)
+    assert "Did you mean 'smoker'" in terminal.errors
+
+
 def test_a_table_becomes_a_config_without_a_look_at_its_values(terminal, tmp_path, patients):
     path = tmp_path / "my.toml"
+    kinds = ("--category", "smoker", "--leave-out", "note")
     said = terminal(
-        "new", path, "--from", patients, *OPTIONS, "--clients", tmp_path / "clients.csv"
+        "new", path, "--from", patients, *OPTIONS, *kinds, "--clients", tmp_path / "clients.csv"
     )
     assert "FILL IN" in said
     text = path.read_text()
     for value in ("sick", "well", "79,5", "79.5", "h1"):
         assert value not in text
-    assert "left out, as free text: note" in text
+    assert "left out: note" in text
     assert "cohort_size = 3 " in text  # as many as there are clients
     terminal("plan", path, code=2)
     assert "data.bounds.age is not filled in (and so are categories.smoker)" in terminal.errors

@@ -21,11 +21,13 @@ DEADLY = """
 import os, signal
 from pathlib import Path
 from torch.nn.functional import cross_entropy
+from dpcohort import plugin
 
 def lines(name):
     path = Path("runs/two") / name
     return path.read_text().count("\\n") if path.exists() else 0
 
+@plugin("loss")
 def loss(outputs, targets):
     if os.environ.get("RANK") == "1" and lines("ledger.jsonl"):
         done = lines("rounds.jsonl")

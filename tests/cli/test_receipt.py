@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -91,8 +92,29 @@ def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     out, page = tmp_path / "private", tmp_path / "letter.html"
     train(plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
     terminal("receipt", out, "b", "--letter", page)
-    assert "The promise was kept" in page.read_text()
-    assert "NOT PRIVATE" not in page.read_text()
+    text = " ".join(page.read_text().split())
+    assert "The promise was kept" in text
+    assert "NOT PRIVATE" not in text
+    assert "cannot be computed again by anybody" in text
+    assert '<th>the operator</th><td class="wide">that batches and noise were drawn' in text
+    assert json.loads((out / "result.json").read_text())["seal"] in text
+
+
+def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp_path):
+    """Only the seal covers the metrics, as nothing else in the folder follows from them."""
+    path, page = run / "result.json", tmp_path / "letter.html"
+    said = json.loads(path.read_text())
+    said["metrics"]["accuracy"] = said["check"]["value"] = 0.999
+    path.write_text(json.dumps(said))
+    shown = terminal("receipt", run, "b", "--letter", page, code=1)
+    assert "result.json: it was changed after it was written" in shown
+    text = " ".join(page.read_text().partition("<body")[2].split())
+    assert "The run's files do not fit together." in text
+    assert "was kept" not in text
+    assert "Run privately" not in text
+    report = json.loads(terminal("report", run, "--out", page, "--json", code=1))
+    assert report["headline"].startswith("unbiased: its files do not fit together, so no result")
+    assert "99.9" not in report["headline"]
 
 
 def test_a_letter_cannot_be_steered_by_a_name(terminal, run, tmp_path):

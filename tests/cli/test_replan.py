@@ -8,9 +8,11 @@ import json
 import numpy as np
 import pytest
 
+from dpcohort.config import load_config
+from dpcohort.config.settings import rewritten
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
-from dpcohort.runs import Run, configured, verify_run
+from dpcohort.runs import Run, verify_run
 
 WARDS = {"north": (60, 1.0), "south": (60, 2.0), "east": (60, 4.0), "west": (60, 8.0)}
 
@@ -191,11 +193,12 @@ def test_after_needs_a_plan_and_a_run(terminal, wards, tmp_path):
 
 
 @pytest.fixture
-def charged(wards):
+def charged(wards, tuned):
     """The same config after charged tuning that spent half of every budget."""
-    tuned = wards.with_name("tuned.toml")
-    tuned.write_text(wards.read_text() + '[tuning]\nsource = "charged"\nshare = 0.5\n')
-    return tuned
+    changed = wards.with_name("tuned.toml")
+    text = wards.read_text()
+    changed.write_text(rewritten(text, tuned(load_config(wards), 0.5)))
+    return changed
 
 
 def test_a_plan_made_before_the_tuning_does_not_spend_the_budget_again(
@@ -206,7 +209,7 @@ def test_a_plan_made_before_the_tuning_does_not_spend_the_budget_again(
     terminal("plan", charged, "--out", left)
     out = ["--out", tmp_path / "A", "--device", "cpu"]
     terminal("train", charged, "--plan", whole, *out, code=2)
-    assert "the plan spends epsilon 1 of 'north', and 0.5 is left" in terminal.errors
+    assert "the plan does not know what it took" in terminal.errors
     assert not (tmp_path / "A").exists()
     terminal("train", charged, "--plan", left, *out)
 
@@ -220,8 +223,8 @@ def test_what_tuning_spent_stays_spent_when_a_run_goes_on(terminal, charged, tmp
 
     terminal(*asked, "--out", plan, code=4)
     assert "north: promised epsilon 0.5 at delta 5e-06, has spent 0.4998" in terminal.errors
-    assert "(beside 0.5 that went before any training)" in terminal.errors
-    assert "east: promised epsilon 1.5 at delta 1e-05, has spent 2 at 5e-06 before any" in (
+    assert "(beside 0.5 that was paid beside the rounds)" in terminal.errors
+    assert "east: promised epsilon 1.5 at delta 1e-05, has spent 2 at 5e-06 beside the rounds" in (
         terminal.errors
     )
     found = json.loads(terminal(*asked, "--drop-exhausted", "--json"))
@@ -239,7 +242,7 @@ def test_what_tuning_spent_stays_spent_when_a_run_goes_on(terminal, charged, tmp
     assert terminal("verify", run, again).count("holds") == 2
     receipt = Run.load(again).receipt("south")
     assert receipt.charged["promised_epsilon"] == pytest.approx(2.5)
-    assert receipt.charged["tuning_epsilon"] == receipt.tuning["epsilon"] == 1.0
+    assert [one["epsilon"] for one in receipt.charged["paid"]] == [1.0]
     assert 2.4 < receipt.total_epsilon <= 2.5
     assert receipt.total_delta == pytest.approx(1e-5)
     # And once more: what was spent before the first part is in the chain, and is counted once.
@@ -248,26 +251,54 @@ def test_what_tuning_spent_stays_spent_when_a_run_goes_on(terminal, charged, tmp
     assert Plan.load(tmp_path / "third.json").population.epsilon.tolist() == [3.0, 4.0]
 
 
-def test_another_tuning_than_the_one_that_was_counted_is_refused(terminal, charged, tmp_path):
+def test_what_was_paid_between_two_runs_is_counted_by_the_one_that_goes_on(
+    terminal, charged, tuned, tmp_path
+):
+    run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
+    terminal("train", charged, "--out", run, "--device", "cpu")
+    twice = tmp_path / "twice.toml"
+    twice.write_text(rewritten(charged.read_text(), tuned(load_config(charged), 0.5)))
+    more = {"north": (60, 6.0), "south": (60, 9.0), "east": (60, 12.0), "west": (60, 20.0)}
+    new = write_clients(tmp_path / "new.csv", more)
+    ask = ["replan", run, "--clients", new, "--rounds", 2, "--out", plan]
+    terminal(*ask)
+    go_on = ["train", twice, "--plan", plan, "--after", run, "--out", again, "--device", "cpu"]
+    terminal(*go_on, code=2)
+    assert "the plan does not know what it took" in terminal.errors
+    assert not again.exists()
+    terminal(*ask, "--config", twice)
+    assert Plan.load(plan).population.epsilon.tolist() == [5.25, 7.5, 9.0, 14.0]
+    terminal(*go_on)
+    assert terminal("verify", run, again).count("holds") == 2
+    receipt = Run.load(again).receipt("west")
+    assert [one["epsilon"] for one in receipt.charged["paid"]] == [4.0, 2.0]
+    assert 19.8 < receipt.total_epsilon <= 20.0
+    # Who leaves paid for it as well, on top of a run that had spent all that was left.
+    some = write_clients(tmp_path / "some.csv", {"west": (60, 20.0), "south": (60, 9.0)})
+    ask = ["replan", run, "--clients", some, "--rounds", 2, "--out", tmp_path / "no.json"]
+    (run / "continued.json").unlink()
+    terminal(*ask, "--config", twice, code=4)
+    assert "'north' would leave having spent epsilon 1.249" in terminal.errors
+    assert not (tmp_path / "no.json").exists()
+    # A plan whose own list of charges is shorter than that of the run before it is found.
+    kept = json.loads((again / "plan.json").read_text())
+    kept["paid"]["charges"] = kept["paid"]["charges"][1:]
+    (again / "plan.json").write_text(json.dumps(kept))
+    terminal("verify", again, code=1)
+
+
+def test_tuning_that_knew_nothing_of_the_first_is_refused_when_a_run_goes_on(
+    terminal, charged, wards, tuned, tmp_path
+):
     run, plan = tmp_path / "A", tmp_path / "go.json"
     terminal("train", charged, "--out", run, "--device", "cpu")
+    other = tmp_path / "other.toml"
+    other.write_text(rewritten(wards.read_text(), tuned(load_config(wards), 0.25)))
     new = write_clients(tmp_path / "new.csv", {"west": (60, 20.0), "south": (60, 9.0)})
-    terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
-    go_on = ["train", charged, "--plan", plan, "--after", run, "--out", tmp_path / "B"]
-    terminal(*go_on, "--set", "tuning.id=other", code=2)
-    assert "charged tuning that no run before this one has counted" in terminal.errors
-    assert not (tmp_path / "B").exists()
-
-
-def test_charges_that_an_earlier_version_did_not_write_down_are_refused(
-    terminal, charged, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(configured, "configured_charges", lambda *_: ({}, ()))
-    terminal("train", charged, "--out", tmp_path / "A", "--device", "cpu")
-    more = ["--clients", tmp_path / "clients.csv", "--rounds", 2, "--out", tmp_path / "plan.json"]
-    terminal("replan", tmp_path / "A", *more, code=2)
-    assert "did not write down whose and how much" in terminal.errors
-    assert not (tmp_path / "plan.json").exists()
+    ask = ["replan", run, "--clients", new, "--rounds", 2, "--out", plan]
+    terminal(*ask, "--config", other, code=2)
+    assert "without knowing of the other" in terminal.errors
+    assert not plan.exists()
 
 
 CLINICS = {"oslo": 80, "bergen": 60, "molde": 40}
@@ -338,6 +369,14 @@ def test_a_clinic_joins_with_its_rows(terminal, clinics, tmp_path):
     assert terminal("verify", run, again).count("holds") == 2
 
 
+def write_without(clinics):
+    """The same config before its bounds were estimated."""
+    first = clinics.with_name("first.toml")
+    text = clinics.read_text().replace('estimated_bounds = "b.json"', "bounds = { age = [0, 110] }")
+    first.write_text(text)
+    return first
+
+
 def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp_path):
     run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
     terminal("data", "bounds", clinics, "--range", "age=0:320", "--share", 0.25,
@@ -345,11 +384,11 @@ def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp
     text = clinics.read_text().replace("[data.bounds]\nage = [0, 110]", "")
     clinics.write_text(text.replace("test_share", 'estimated_bounds = "b.json"\ntest_share'))
     terminal("train", clinics, "--out", run)
-    assert json.loads((run / "run.json").read_text())["charges"]["promised"]["oslo"] == [4.0, 1e-5]
+    assert Plan.load(run / "plan.json").paid.promised["oslo"] == (4.0, 1e-5)
     shown = terminal("receipt", run, "oslo", "--letter", tmp_path / "letter.html")
     assert "promised   epsilon 4 at delta 1e-05 in all" in shown
     assert "epsilon 1 at delta 0 on an estimate of bounds" in shown
-    assert "epsilon 3 at delta 1e-05 was left for training" in shown
+    assert "epsilon 3 at delta 1e-05 for training" in shown
     # As in docs/how-to/join-leave-change.md.
     assert "certified  epsilon 2.9993, computed anew." in shown
     assert "in all     epsilon 3.9993 of 4, delta 1e-05 of 1e-05: what was charged" in shown
@@ -357,18 +396,36 @@ def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp
     assert "ε = 4 at δ = 0.00001" in letter
     assert "ε = 1 of the promise was spent on an estimate of bounds" in letter
 
+    # What is paid after the run is within its promises, and its receipts have it.
+    more = ["data", "bounds", clinics, "--range", "age=0:320", "--after", run]
+    terminal(*more, "--share", 0.1, "-o", tmp_path / "late.json", code=4)
+    assert "would have spent epsilon 4.29" in terminal.errors
+    assert not (tmp_path / "late.json").exists()
+    terminal(*more, "--share", 1e-4, "-o", tmp_path / "late.json")
+    assert len(list((run / "charges").glob("*.json"))) == 1
+    receipt = Run.load(run).receipt("oslo")
+    assert [one["epsilon"] for one in receipt.charged["paid"]] == pytest.approx([1.0, 3e-4])
+    terminal("verify", run)
+
     new = tmp_path / "new.csv"
     new.write_text("id,epsilon,delta\noslo,6,1e-5\nmolde,6,1e-5\nnarvik,2,1e-5\n")
     write_table(tmp_path / "patients.csv", {**CLINICS, "narvik": 48})
     terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
     # Who joins did not pay for the estimate: its records were not looked at.
-    assert Plan.load(plan).population.epsilon.tolist() == [5.0, 5.0, 2.0]
+    assert Plan.load(plan).population.epsilon.tolist() == pytest.approx([4.9997, 4.9997, 2.0])
     terminal("train", clinics, "--plan", plan, "--after", run, "--out", again)
+    (tmp_path / "clients.csv").write_text(
+        "id,epsilon,delta\noslo,6,1e-5\nmolde,6,1e-5\nbergen,4,1e-5\nnarvik,2,1e-5\n"
+    )
+    terminal(*more, "--share", 1e-4, "-o", tmp_path / "none.json", code=2)
+    assert "goes on in" in terminal.errors
     assert terminal("verify", run, again).count("holds") == 2
     found = {receipt.client: receipt for receipt in Run.load(again).receipts()}
     assert found["oslo"].charged["promised_epsilon"] == 6.0
     assert 5.9 < found["oslo"].total_epsilon <= 6.0
     assert found["narvik"].charged is None
-    (tmp_path / "b.json").write_text((tmp_path / "b.json").read_text() + " ")
+    (tmp_path / "b.json").unlink()
+    given = ["--range", "age=0:320", "--share", 0.25, "-o", tmp_path / "b.json"]
+    terminal("data", "bounds", write_without(clinics), *given)
     terminal("train", clinics, "--plan", plan, "--after", run, "--out", tmp_path / "C", code=2)
-    assert "an estimate of bounds that no run before this one has counted" in terminal.errors
+    assert "the plan does not know what it took" in terminal.errors

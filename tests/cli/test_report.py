@@ -32,16 +32,17 @@ def test_a_run_becomes_a_page(terminal, run, tmp_path, monkeypatch):
     assert out.read_text().startswith("<!DOCTYPE html>")
     assert opened == [out.resolve().as_uri()]
     (run / "environment.json").unlink()
-    found = terminal.json("report", run, "-o", out)
+    found = json.loads(terminal("report", run, "-o", out, "--json", code=1))
     assert found["kind"] == "run"
-    assert [problem["kind"] for problem in found["problems"]] == ["note"]
+    assert [problem["kind"] for problem in found["problems"]] == ["broken", "note"]
 
 
 def test_a_broken_run_is_reported_all_the_same(terminal, run, tmp_path):
     values = json.loads((run / "plan.json").read_text())
     (run / "plan.json").write_text(json.dumps({**values, "schema": 7}))
-    shown = " ".join(terminal("report", run, "-o", tmp_path / "page.html").split())
+    shown = " ".join(terminal("report", run, "-o", tmp_path / "page.html", code=1).split())
     assert "could NOT be verified" in shown
+    assert "test accuracy" not in shown.partition("Wrote")[0]
     assert "schema 7" in shown
 
 

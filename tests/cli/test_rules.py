@@ -109,6 +109,7 @@ def test_who_uses_such_a_name_in_a_config_is_told_once(terminal, greedy_package,
 
 def test_a_class_of_ones_own_tells_about_itself(terminal, tmp_path, monkeypatch):
     (tmp_path / "own_rule_to_tell.py").write_text(
+        'from dpcohort import plugin\n@plugin("aggregation")\n'
         'class Own:\n    """The first line."""\n    needs = "a list"\n'
         "    def combine(self, updates, cohort):\n        return updates[0]\n"
     )
@@ -118,6 +119,6 @@ def test_a_class_of_ones_own_tells_about_itself(terminal, tmp_path, monkeypatch)
     assert "needs      a list" in shown
     assert terminal.json("rules", "own_rule_to_tell:Own")["kind"] == "aggregation"
     terminal("rules", "pathlib:Path", code=2)
-    assert "choose (adaptive)" in terminal.errors
+    assert '@dpcohort.plugin("adaptive")' in terminal.errors
     terminal("rules", "own_rule_to_tell:Owm", code=2)
-    assert "has no class 'Owm'" in terminal.errors
+    assert "has no function 'Owm'" in terminal.errors

@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from dpcohort.consent import allow_code
+
 CONFIG = """
 [population]
 count = 4
@@ -33,8 +35,11 @@ optimiser = { learning_rate = [0.000001, 0.5] }
 """
 LOSS = """
 import torch
+from dpcohort import plugin
+@plugin("loss")
 def log_cosh(outputs, targets):
     return torch.log(torch.cosh(2 * (outputs[:, 0] - targets)))
+@plugin("loss")
 def mean(outputs, targets):
     return log_cosh(outputs, targets).mean().expand(len(targets))
 """
@@ -50,6 +55,7 @@ def stays(tmp_path, monkeypatch):
     (tmp_path / "stays.toml").write_text(CONFIG)
     (tmp_path / "own_losses_of_a_command.py").write_text(LOSS)
     monkeypatch.chdir(tmp_path)
+    allow_code("own_losses_of_a_command")
     return tmp_path / "stays.toml"
 
 
@@ -133,7 +139,7 @@ def test_results_of_classes_stay_as_they_were_and_gain_the_check(terminal, tmp_p
 
 def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, stays, tmp_path):
     (tmp_path / "own_losses_of_a_command.py").write_text(
-        LOSS + "def talks(outputs, targets):\n"
+        LOSS + "@plugin('loss')\ndef talks(outputs, targets):\n"
         "    if len(targets) > 5 and len(targets) != 129:  # as many as it is tried on\n"
         "        raise ValueError(f'a stay of {targets[0]:.6f}, {len(targets)} of them')\n"
         "    return log_cosh(outputs, targets)\n"
@@ -141,11 +147,11 @@ def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, sta
     sys.modules.pop("own_losses_of_a_command", None)
     own = ["--set", "task.loss=own_losses_of_a_command:talks", "--device", "cpu"]
     terminal("train", stays, "-o", "seen", *own, code=2)
-    assert "failed on records of a round (own_losses_of_a_command.py, line 9)" in terminal.errors
+    assert "failed on records of a round (own_losses_of_a_command.py, line 13)" in terminal.errors
     assert "ValueError: a stay of" in terminal.errors
     terminal("train", stays, "-o", "private", "--private-entropy", *own, code=2)
     told = " ".join(terminal.errors.split())
-    assert "(own_losses_of_a_command.py, line 9): ValueError. What it says is withheld" in told
+    assert "(own_losses_of_a_command.py, line 13): ValueError. What it says is withheld" in told
     assert "stay of" not in told
     assert len(re.findall(r"\d+", told)) == 1  # the line: no count of a batch
     sys.modules.pop("own_losses_of_a_command", None)

@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from dpcohort.accounting.charges import read_charge
 from dpcohort.config import commented_config
 from dpcohort.tuning import PROBLEMS, tune, worth
 
@@ -47,18 +48,51 @@ def test_charged_tuning_is_written_with_what_it_spent(terminal, mine, tmp_path):
     tuned, run = tmp_path / "tuned.toml", tmp_path / "run"
     spend = ["--source", "charged", "--share", 0.3, "--trials", 1.5]
     out = terminal("tune", mine, "-o", tuned, *spend, "--rounds", 2, "--device", "cpu")
-    assert "30% of every budget is spent" in out
+    assert "Every client paid for it" in out
     assert "NOT PRIVATE (simulated tuning)" in out
-    found = tomllib.loads(tuned.read_text())["tuning"]
-    assert found == {"source": "charged", "share": 0.3, "private": False}
+    found = tomllib.loads(tuned.read_text())
+    ((name, place),) = found["charges"].items()
+    assert found["tuning"] == {"source": "charged", "charge": name}
+    charge, _ = read_charge(tmp_path / place)
     terminal("train", tuned, "--out", run, "--device", "cpu")
     receipt = json.loads(next((run / "receipts").glob("*.json")).read_text())
-    whole = receipt["promised_epsilon"] + receipt["tuning"]["epsilon"]
+    whole = receipt["charged"]["promised_epsilon"]
     assert receipt["promised_epsilon"] == pytest.approx(0.7 * whole)
-    assert "were spent on it" in terminal("receipt", run, receipt["client"])
+    assert receipt["charged"]["paid"][0]["epsilon"] == charge.spent[receipt["client"]][0]
+    assert f"on tuning ({name[:8]})" in terminal("receipt", run, receipt["client"])
     terminal("verify", run)
-    terminal("tune", tuned, "-o", tmp_path / "again.toml", code=2)
-    assert "30% of each budget is spent" in terminal.errors
+    # Once more, with or without looking at records: what was paid is not lost.
+    again, free = tmp_path / "again.toml", tmp_path / "free.toml"
+    terminal("tune", tuned, "-o", again, *spend, "--rounds", 2, "--device", "cpu")
+    both = tomllib.loads(again.read_text())["charges"]
+    assert len(both) == 2
+    assert both[name] == place
+    second, _ = read_charge(tmp_path / next(both[one] for one in both if one != name))
+    assert second.after == (name,)
+    assert second.spent[receipt["client"]][0] == pytest.approx(0.3 * 0.7 * whole)
+    terminal("tune", again, "-o", free, *FEW)
+    values = tomllib.loads(free.read_text())
+    assert (values["tuning"], values["charges"]) == ({"source": "none"}, both)
+    terminal("tune", mine, "-o", "-", *spend, code=2)
+    assert "charged tuning is paid for" in terminal.errors
+
+
+def test_tuning_that_is_killed_has_written_what_it_pays(terminal, mine, tmp_path, monkeypatch):
+    from dpcohort.tuning import charged
+
+    tuned = tmp_path / "tuned.toml"
+
+    def killed(job):
+        raise SystemExit(137)
+
+    monkeypatch.setattr(charged, "train_job", killed)
+    spend = ["--source", "charged", "--share", 0.3, "--trials", 1.5]
+    terminal("tune", mine, "-o", tuned, *spend, "--rounds", 2, "--device", "cpu", code=137)
+    ((name, place),) = tomllib.loads(tuned.read_text())["charges"].items()
+    charge, result = read_charge(tmp_path / place)
+    assert (charge.id, charge.what, result) == (name, "tuning", {})
+    left = terminal.json("plan", tuned)
+    assert left
 
 
 @pytest.mark.parametrize(

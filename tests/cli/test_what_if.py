@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.config import commented_config
-
-CHARGED = "tuning={ source = 'charged', share = 0.1 }"
+from dpcohort.config import commented_config, load_config
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ def test_any_setting_of_a_plan_gives_what_the_changed_config_gives(terminal, con
         assert tried[0]["noise_to_clip"] != tried[1]["noise_to_clip"]
 
 
-def test_model_and_records_decide_about_noise_too(terminal, tmp_path):
+def test_model_records_and_charges_decide_about_noise_too(terminal, tuned, tmp_path):
     config = tmp_path / "digits.toml"
     config.write_text(commented_config("digits"))
 
@@ -51,8 +49,8 @@ def test_model_and_records_decide_about_noise_too(terminal, tmp_path):
     small, large = noise("model.name", config, "--values", "logistic,mlp")
     assert large > 2 * small  # counted anew, whatever the file states
     assert small == noise("rounds", config, "--values", "100", "--set", "training.rounds=100")[0]
-    whole, half = noise("tuning.share", config, "--values", "1e-9,0.5", "--set", CHARGED)
-    assert half > 1.2 * whole
+    paid = [part for change in tuned(load_config(config), 0.5) for part in ("--set", change)]
+    assert noise("rounds", config, "--values", "100", *paid)[0] > 1.2 * small
     assert (
         noise("public_share", config, "--values", "0.4", "--set", "population.total_size=")[0] > 0
     )

@@ -51,7 +51,7 @@ def test_words_are_those_of_the_rooms_that_use_them():
 def test_keys_are_listed_for_every_section():
     keys = known_keys(ConfigFile)
     assert keys[""] == list(ConfigFile.model_fields)
-    assert set(keys) - {"", "population.public"} == set(keys[""]) - {"grid"}
+    assert set(keys) - {"", "population.public"} == set(keys[""]) - {"grid", "charges"}
     assert keys["population.public"] == ["size", "count"]
 
 
@@ -86,7 +86,7 @@ def test_what_is_not_said_has_a_default():
         ("data.label=sick", "data.label is for a table, and 'digits' is none"),
         ("data.estimated_bounds=spent.json", "estimated_bounds needs client"),
         ("task.bounds=[1.0]", "task.bounds .* two numbers"),
-        ("tuning.source=charged", "tuning.share is missing"),
+        ("tuning.source=charged", "tuning.charge is missing"),
         ("model.options=3", "model.options"),
         ("optimiser.beta=2.0", "beta"),
         ("optimiser.step=inverse-time", "learning_rate"),
@@ -125,7 +125,10 @@ def test_steps_need_their_own_settings(config):
     ("changes", "words"),
     [
         (["task.loss=squared", "task.delta=1.0"], 'task.delta goes with loss = "huber"'),
-        (["tuning.source=public", "tuning.share=0.5"], 'tuning.share goes with source = "charged"'),
+        (
+            ["tuning.source=public", "tuning.charge=ab"],
+            'tuning.charge goes with source = "charged"',
+        ),
         (["privacy.trust=pooled", "schedule.draws=independent"], "Independent draws put a client"),
         (["privacy.trust=pooled", "training.local_steps=2"], "training.local_steps = 2 .*pooled"),
         (["privacy.trust=pooled", "aggregation.rule=trimmed-mean"], "needs single updates"),

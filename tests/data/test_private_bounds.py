@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,13 +12,13 @@ import pytest
 from scipy import stats
 
 from dpcohort import Population
-from dpcohort.accounting.segments import charged_to
+from dpcohort.accounting.charges import charge_of, charged_to, write_charge
 from dpcohort.config import load_config
 from dpcohort.data import private_bounds
-from dpcohort.data.private_bounds import PRIVATE, discrete_laplace, estimate_bounds
+from dpcohort.data.private_bounds import discrete_laplace, estimate_bounds
 from dpcohort.errors import InputError
 from dpcohort.runs import configured_job
-from dpcohort.runs.configured import configured_charges, configured_population
+from dpcohort.runs.configured import configured_charges, configured_population, promised_population
 
 PEOPLE = Population.from_arrays(
     ids=["a", "b", "free"], sizes=[400, 400, 100], epsilon=[4.0, 1.0, np.nan],
@@ -48,20 +49,20 @@ def test_noise_has_exactly_the_law_it_is_paid_for(scale):
 def test_all_counts_of_a_client_together_cost_what_it_pays(monkeypatch, neighbours, sensitivity):
     scales = []
     monkeypatch.setattr(private_bounds, "discrete_laplace", lambda s, rng: scales.append(s) or 0)
-    found = estimate_bounds(
+    charge, _ = estimate_bounds(
         RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours=neighbours, seed=0
     )
     assert len(scales) == 2 * 2 * private_bounds.CELLS  # two columns, two clients with a budget
     # A record is in one cell of each column: the sum of sensitivity / scale over columns.
     for client, at in (("a", 0), ("b", private_bounds.CELLS)):
-        paid = found["clients"][client]["charged_epsilon"]
+        paid = charge.spent[client][0]
         assert Fraction(2 * sensitivity) / scales[at] <= Fraction(paid)
         assert paid == 0.25 * float(PEOPLE.epsilon[PEOPLE.index_of(client)])
-    assert "free" not in found["clients"]
+    assert charge.public == ("free",)
 
 
 def test_bounds_hold_most_records_and_less_than_the_range():
-    found = estimate_bounds(
+    _, found = estimate_bounds(
         RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours="zero-out", seed=0
     )
     for column, (low, high) in found["bounds"].items():
@@ -72,7 +73,7 @@ def test_bounds_hold_most_records_and_less_than_the_range():
 
 def test_few_records_far_below_the_noise_leave_the_whole_range():
     few = {"bmi": [27.0, 28.0]}
-    found = estimate_bounds(
+    _, found = estimate_bounds(
         few, ["a", "a"], PEOPLE, {"bmi": (0.0, 320.0)}, share=0.01, neighbours="zero-out", seed=3
     )
     assert found["bounds"] == {"bmi": [0.0, 320.0]}
@@ -91,11 +92,20 @@ def test_columns_and_ranges_that_cannot_be_estimated_are_refused(ranges, words):
         estimate_bounds(RECORDS, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=0)
 
 
-def test_what_is_left_is_never_rounded_up():
-    for promised in np.random.default_rng(3).uniform(0.1, 5, 200):
-        charged = float(0.1 * promised)
-        left = private_bounds.left(float(promised), charged)
-        assert Fraction(left) + Fraction(charged) <= Fraction(float(promised))
+def test_nothing_is_drawn_before_what_it_costs_is_written_down(monkeypatch):
+    monkeypatch.setattr(private_bounds, "discrete_laplace", lambda *_: pytest.fail("drawn before"))
+    said = []
+
+    def stop(charge):
+        said.append(charge.spent)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        estimate_bounds(
+            RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours="zero-out", seed=0,
+            before_spending=stop,
+        )  # fmt: skip
+    assert said == [{"a": (1.0, 0.0), "b": (0.25, 0.0)}]
 
 
 @pytest.fixture
@@ -113,11 +123,16 @@ def config(tmp_path: Path):
         'data = { name = "t.csv", label = "sick", labels = ["no", "yes"], client = "ward",'
         ' estimated_bounds = "b.json" }\nrun = { device = "cpu" }\n'
     )
-    found = estimate_bounds(
-        RECORDS, OWNERS, PEOPLE, {"age": (0, 320)}, share=0.25, neighbours="zero-out", seed=0
-    )
-    (tmp_path / "b.json").write_text(json.dumps(found))
+    estimated(tmp_path, seed=0)
     return load_config(tmp_path / "my.toml")
+
+
+def estimated(folder: Path, **given):
+    charge, found = estimate_bounds(
+        RECORDS, OWNERS, PEOPLE, {"age": (0, 320)}, share=0.25, neighbours="zero-out", **given
+    )
+    write_charge(folder / "b.json", charge, **found)
+    return charge
 
 
 def changed(config, **changes):
@@ -132,53 +147,73 @@ def test_an_estimate_is_taken_from_the_budgets_before_planning(config):
 
 
 def test_a_private_run_takes_no_bounds_whose_noise_is_known(config):
-    with pytest.raises(InputError, match="came from a seed, so no budget covers it"):
+    with pytest.raises(InputError, match="its noise came from a seed, so no budget covers it"):
         configured_job(config, private_entropy=True)
-    assert configured_job(changed(config, stamp=PRIVATE), private_entropy=True).private
+    estimated(config.folder, seed=None)
+    assert configured_job(config, private_entropy=True).private
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"neighbours": "replace-one"}, "for replace-one neighbours, and the training is for"),
-        ({"clients": {}}, "promised nothing when the bounds were estimated"),
-        ({"format": "other"}, "not a whole estimate"),
-        ({"clients": {"a": {"promised_epsilon": 4.0, "charged_epsilon": 0}}}, "charged_epsilon"),
-        ({"clients": 7}, "not a whole estimate"),
-        ({"bounds": {"age": ["x", 1]}}, "not a whole estimate"),
-    ],
+    "changes",
+    [{"charge": {}}, {"charge": 7}, {"format": "other"}, {"result": {"bounds": {"age": [1, 2]}}}],
 )
-def test_an_estimate_that_was_not_paid_for_by_these_clients_is_refused(config, changes, words):
-    with pytest.raises(InputError, match=words):
+def test_an_estimate_that_is_not_what_was_paid_for_is_refused(config, changes):
+    with pytest.raises(InputError, match="not a charge as dpcohort writes it"):
         configured_population(changed(config, **changes))
 
 
-def test_another_budget_than_the_one_that_paid_is_refused(config):
+def test_an_estimate_that_stopped_before_its_bounds_is_paid_for_all_the_same(config):
+    charge = estimated(config.folder, seed=0)
+    write_charge(config.folder / "b.json", charge)
+    with pytest.raises(InputError, match=f"{charge.id} = "):
+        configured_job(config)
+    named = config.folder / "my.toml"
+    text = named.read_text().replace('estimated_bounds = "b.json"', "bounds = { age = [0, 90] }")
+    named.write_text(f'{text}charges = {{ {charge.id} = "b.json" }}\n')
+    assert configured_job(load_config(named)).plan.population.epsilon[:2].tolist() == [3.0, 0.75]
+
+
+def test_no_bounds_are_read_from_what_is_no_estimate(config):
+    tuning = {"what": "tuning", "private": True, "neighbours": "zero-out"}
+    for result, words in (({"bounds": {"age": [0, 9]}}, "a charge of tuning"), ({}, "tuning")):
+        charge = charge_of(PEOPLE, (), lambda *left: (0.1, 0.0), **tuning)
+        write_charge(config.folder / "b.json", charge, **result)
+        with pytest.raises(InputError, match=words):
+            configured_job(config)
+    write_charge(config.folder / "b.json", replace(charge, what="estimate"), bounds={"age": "x1"})
+    with pytest.raises(InputError, match="not an estimate of dpcohort data bounds"):
+        configured_job(config)
+
+
+def test_a_client_that_did_not_pay_is_refused_and_a_promise_may_grow(config):
     text = config.clients.read_text()
     config.clients.write_text(text.replace("a,4,", "a,5,"))
-    with pytest.raises(InputError, match="'a' promises epsilon 5, and promised epsilon 4"):
+    assert configured_population(config).epsilon[0] == 4.0  # it paid 1 and not a quarter
+    config.clients.write_text(text.replace("a,4,", "a2,4,"))
+    table = config.folder / "t.csv"
+    table.write_text(table.read_text().replace(",a,", ",a2,"))
+    with pytest.raises(InputError, match="'a2' is not among the clients of which the charge"):
         configured_population(config)
 
 
 @pytest.mark.parametrize("tuned_first", [True, False])
-def test_an_estimate_and_tuning_are_taken_off_in_the_order_they_came(config, tuned_first):
-    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
-    if tuned_first:  # the estimate saw what tuning had left: 2 and 0.5, and took a quarter
-        clients = {"a": (2.0, 0.5), "b": (0.5, 0.125)}
-        changed(
-            config,
-            clients={
-                name: {"promised_epsilon": promised, "charged_epsilon": paid}
-                for name, (promised, paid) in clients.items()
-            },
-        )
-    left = configured_population(tuned)
+def test_an_estimate_and_tuning_are_added_in_the_order_that_they_prove(config, tuned_first):
+    def half(epsilon, delta):
+        return 0.5 * epsilon, 0.5 * delta
+
+    given = {"what": "tuning", "private": False, "neighbours": "zero-out"}
+    known = () if tuned_first else configured_charges(config)
+    tuning = charge_of(promised_population(config), known, half, **given)
+    write_charge(config.folder / "c.json", tuning)
+    both = config.with_overrides([f'charges.{tuning.id}="c.json"'])
+    if tuned_first:  # each was paid from the whole budget, and the estimate knew of nothing
+        with pytest.raises(InputError, match="without knowing of the other"):
+            configured_population(both)
+        estimated(config.folder, seed=0, known=[tuning])
+    left, charges = configured_population(both), configured_charges(both)
     assert left.epsilon[:2].tolist() == [1.5, 0.375]
     assert left.delta[:2].tolist() == [5e-6, 5e-6]
-    promised, charges = configured_charges(tuned)
-    assert promised == {"a": (4.0, 1e-5), "b": (1.0, 1e-5)}
-    for k, name in enumerate(promised):
-        spent = charged_to(charges, name)
-        assert spent[0] + left.epsilon[k] == promised[name][0]
-        assert spent[1] + left.delta[k] == promised[name][1]
-    assert charged_to(charges, "a", "estimate") == ((0.5, 0.0) if tuned_first else (1.0, 0.0))
+    assert charged_to(charges, "a") == (2.5, 5e-6)
+    both.folder.joinpath("c.json").write_text((config.folder / "b.json").read_text())
+    with pytest.raises(InputError, match=r"it is the charge .* and \[charges\] says"):
+        configured_population(both)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpcohort import limits
 from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
 from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
@@ -236,6 +237,29 @@ def test_a_broken_csv_is_one_message_with_its_line(tmp_path: Path, content: str,
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(FileFormatError, match=words):
         read_table(tmp_path / "t.csv")
+
+
+def test_a_long_word_of_a_parquet_file_is_in_memory_once(tmp_path: Path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    path, parquet = tmp_path / "t.parquet", importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"note": ["x" * 20_000] * 5_000, "y": [0, 1] * 2_500}), path)
+    assert path.stat().st_size < 100_000
+    usual = pyarrow.default_memory_pool()
+    pool = pyarrow.proxy_memory_pool(usual)
+    pyarrow.set_memory_pool(pool)
+    try:
+        notes = read_table(path)["note"]
+        assert len({id(note) for note in notes}) == 1
+        assert (len(notes), len(notes[0])) == (5_000, 20_000)
+        assert pool.max_memory() < 20e6  # written out it is 100 MB
+    finally:
+        pyarrow.set_memory_pool(usual)
+    wide = pyarrow.array([b"x" * 20_000] * 5_000, pyarrow.binary(20_000))
+    for values, words in ((wide, "would unpack"), ([["a"], ["b"]], "must be text or numbers")):
+        parquet.write_table(pyarrow.table({"note": values}), path)
+        monkeypatch.setattr(limits, "LARGEST_FREE_UNPACKING", 1 << 20)
+        with pytest.raises(FileFormatError, match=words):
+            read_table(path)
 
 
 def test_a_parquet_file_that_cannot_be_used(tmp_path: Path, monkeypatch):

@@ -93,7 +93,9 @@ def test_a_plan_feeds_opacus_and_the_ledger_gets_the_plans_epsilon_back(plan, tm
     with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
         ledger.register("north", LifetimeCap(epsilon=1.0, delta=DELTA))
         for _ in range(2):  # told twice, counted once
-            receipt = ledger.record("north", "autumn", history, clip=1.0, delta=DELTA)
+            receipt = ledger.record(
+                "north", "autumn", history, clip=1.0, delta=DELTA, training="3f2a"
+            )
         assert receipt.holds
         assert receipt.certified_epsilon == pytest.approx(plan.certified_epsilon[north], rel=1e-3)
         assert 0.99 < receipt.certified_epsilon <= 1.0
@@ -119,11 +121,66 @@ def test_what_happened_is_counted_above_the_cap_and_ends_all_spending(tmp_path):
         ledger.accept("ward", "new", RunTerms.of_event(step, clip=1.0, delta=DELTA))
         with pytest.raises(LifetimeCapError):
             ledger.reserve(DrawKey(dataset="ward", run="new", round=0, draw=0), step, clip=1.0)
-        with pytest.raises(InputError, match="not accepted before"):
+        with pytest.raises(InputError, match="another training"):
             ledger.record("ward", "old", History(done.events[::-1]), clip=1.0, delta=DELTA)
         with pytest.raises(InputError, match="at least one step"):
             ledger.record("ward", "none", History(), clip=1.0, delta=DELTA)
     assert [found["what"] for found in verify_ledger(tmp_path / "ward.ledger").findings] == ["cap"]
+
+
+def test_a_second_training_of_the_same_name_and_length_is_never_dropped(tmp_path):
+    done = History((Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
+    told = {"clip": 1.0, "delta": DELTA}
+    with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=9.0, delta=DELTA))
+        once = ledger.record("ward", "autumn", done, **told).certified_epsilon
+        with pytest.raises(InputError, match="nothing says that this is the same one"):
+            ledger.record("ward", "autumn", done, **told)
+        for training in ("a later one", "another still"):
+            with pytest.raises(InputError, match="another training"):
+                ledger.record("ward", "autumn", done, **told, training=training)
+        both = ledger.record("ward", "winter", done, **told, training="w1").certified_epsilon
+        assert both == pytest.approx(History(done.events * 2).epsilon(DELTA)) != once
+        again = ledger.record("ward", "winter", done, **told, training="w1").certified_epsilon
+        assert again == both
+        assert ledger.receipt("ward").entries == 8  # opened, registered, and 3 for each training
+
+
+def test_a_recording_that_broke_off_is_finished_under_its_id(tmp_path, monkeypatch):
+    done = History(
+        tuple(Event(noise_multiplier=z, sampling_rate=0.1, steps=60) for z in (2.0, 3.0))
+    )
+    told = {"clip": 1.0, "delta": DELTA, "training": "a1"}
+    with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=9.0, delta=DELTA))
+        accept = ledger.accept
+
+        def breaks_off(dataset, run, terms):
+            if run == "old.2":
+                raise KeyboardInterrupt
+            accept(dataset, run, terms)
+
+        monkeypatch.setattr(ledger, "accept", breaks_off)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.record("ward", "old", done, **told)
+        monkeypatch.undo()
+        receipt = ledger.record("ward", "old", done, **told)
+        assert receipt.certified_epsilon == pytest.approx(done.epsilon(DELTA))
+
+
+def test_a_run_with_little_noise_leaves_the_ledger_usable(tmp_path):
+    loud = Event(noise_multiplier=0.1, sampling_rate=1.0, steps=1)
+    with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=200.0, delta=DELTA))
+        ledger.record("ward", "loud", History((loud,)), clip=1.0, delta=DELTA)
+        step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        ledger.accept("ward", "quiet", RunTerms.of_event(step, clip=1.0, delta=DELTA))
+        ledger.reserve(DrawKey(dataset="ward", run="quiet", round=0, draw=0), step, clip=1.0)
+        assert ledger.affordable_draws("ward", "quiet") == 0
+        receipt = ledger.receipt("ward")
+    assert receipt.holds
+    assert receipt.certified_epsilon == pytest.approx(History((loud, step)).epsilon(DELTA))
+    assert verify_ledger(tmp_path / "ward.ledger").holds
 
 
 def test_what_the_contract_does_not_cover_is_refused():

@@ -68,6 +68,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "federate": ("dpcohort.deploy.flower.rounds", "dpcohort.flower.rounds"),
     "InProcess": ("dpcohort.deploy.flower.exchange", "dpcohort.flower.transport"),
     "Optimiser": ("dpcohort.engine",),
+    "settings_sha256": ("dpcohort.runs.folder",),
 }
 
 
@@ -260,6 +261,14 @@ RUNS = (*TRAINED, *STOPPED, "federated")
 GAINED = ("metrics", "trivial", "check", "warnings")
 
 
+#: Files by the keys that ``result.json`` had for their hashes; now these are the files' names.
+HASHED = {
+    "model": "model.safetensors",
+    "last": "model-last.safetensors",
+    "config": "config.toml",
+}
+
+
 def described(folder: Path) -> dict[str, Any]:
     """A run folder without times and versions: what must stay."""
     run = _json(folder / "run.json")
@@ -290,10 +299,13 @@ def _as_written_before(found: dict[str, Any]) -> dict[str, Any]:
 
     Also without what ``result.json`` has gained: only what was there must stay.
     """
-    hashes, last = found["result"]["sha256"], "model-last.safetensors"
-    found["result"] = {
-        key: found["result"][key] for key in ("rounds", "lost_rounds", "sha256", "test")
+    said, last = found["result"]["sha256"], "model-last.safetensors"
+    hashes = {
+        **{key: said[name] for key, name in HASHED.items() if name in said},
+        "settings": named("settings_sha256")(found["run"]),
     }
+    found["result"] = {key: found["result"][key] for key in ("rounds", "lost_rounds", "test")}
+    found["result"]["sha256"] = {key: one for key, one in hashes.items() if key != "last"}
     if last in found:
         found["model-average.safetensors"] = found["model.safetensors"]
         found["model.safetensors"] = found.pop(last)
@@ -324,7 +336,12 @@ def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
 def verified(folder: Path) -> dict[str, Any]:
     """What ``dpcohort verify`` finds in a run folder, with its exit code."""
     code, words = dpcohort("verify", folder, "--json")
-    return {"exit code": code, **_without(json.loads(words)[0], "path")}
+    gained = ("path", "kind", "finished", "seal", "signed_by", "whose_word")
+    found = _without(json.loads(words)[0], *gained)
+    for one in found["findings"]:
+        if one["message"].startswith("unfinished: "):  # how far it came is said now
+            one["message"] = "the run is not finished."
+    return {"exit code": code, **found}
 
 
 def side_by_side(scratch: Path) -> dict[str, Any]:
@@ -715,7 +732,7 @@ def exit_codes(scratch: Path) -> dict[str, int]:
         "plan that does not certify": ["plan", base, *unfit],
         "train on missing data": ["train", base, *_sets([f"data.name={missing}"]), "-o", missing],
         "train into a run": ["train", base, "-o", HERE / "runs" / "batched"],
-        "verify": ["verify", HERE / "runs" / "batched"],
+        "verify": ["verify", HERE / "runs" / "stopped"],  # a finished one of then has no seal
         "verify a broken run": ["verify", old],
         "verify a missing run": ["verify", missing],
         "receipt of nobody": ["receipt", HERE / "runs" / "batched", "nobody"],

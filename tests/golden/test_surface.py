@@ -60,10 +60,16 @@ def test_other_packages_announce_rules_in_the_same_groups(make, golden, tmp_path
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: golden-rules\nVersion: 1.0\n")
     entries = [
-        f"[{group}]\n{group.split('.')[1]}-of-mine = golden_rules:Mine\n" for group in groups
+        f"[{group}]\n{group.split('.')[1]}-of-mine = golden_rules:{group.split('.')[1]}\n"
+        for group in groups
     ]
     (info / "entry_points.txt").write_text("\n".join(entries))
-    (tmp_path / "golden_rules.py").write_text("class Mine:\n    '''Mine.'''\n")
+    code = [
+        f"@plugin('{kind}')\nclass {kind}:\n    '''Mine.'''\n"
+        for kind in (group.split(".")[1] for group in groups)
+    ]
+    text = "\n".join(["from dpcohort import plugin", *code])
+    (tmp_path / "golden_rules.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     code, words = make.dpcohort("rules", "--json")
     assert code == 0, words

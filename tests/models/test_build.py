@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from dpcohort.consent import allow_code
 from dpcohort.errors import InputError
 from dpcohort.models import MODEL_NAMES, build_model, parameter_count
 
@@ -82,7 +83,7 @@ def test_features_are_not_counted_among_the_trained_parameters(name, options, tr
         ("mnist-cnn", {"seed": 2**64}, "seed = "),
         ("mnist-cnn", {"seed": 1.5}, "seed = 1.5"),
         ("mnist-cnn", {"input_shape": (0, 28, 28)}, "input_shape = 0"),
-        ("no_such_module_here:net", {}, "Importing no_such_module_here failed"),
+        ("no_such_module_here:net", {}, "there is no module no_such_module_here"),
     ],
 )
 def test_bad_requests_are_refused(name, changes, message):
@@ -94,6 +95,7 @@ OWN = """
 import torch
 from torch import nn
 from torch.nn import Flatten, Linear, Sequential
+from dpcohort import plugin
 
 def plain(): return Sequential(Flatten(), Linear(784, 10))
 def sized(input_shape, classes, width=3):
@@ -112,7 +114,9 @@ def words(): return Sequential(nn.Embedding(50, 4), Flatten(), Linear(12, 10))
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "own_models_of_this_test.py").write_text(OWN)
+    marked = OWN.replace("def ", '@plugin("model")\ndef ')
+    (tmp_path / "own_models_of_this_test.py").write_text(marked)
+    allow_code("own_models_of_this_test")
     monkeypatch.chdir(tmp_path)
     yield "own_models_of_this_test"
     sys.modules.pop("own_models_of_this_test", None)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +10,13 @@ import pytest
 
 from dpcohort import make_plan
 from dpcohort.accounting import Segment
-from dpcohort.accounting.segments import Charge
+from dpcohort.accounting.charges import write_charge
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import dataset_from_arrays, read_table
 from dpcohort.data.private_bounds import estimate_bounds
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import (
-    configured_charges,
     configured_plan,
     configured_population,
     configured_training,
@@ -88,10 +86,10 @@ def test_a_stated_partition_is_kept(config):
 def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_path):
     table = read_table(tmp_path / "t.csv")
     people, owners = promised_population(config), table["ward"]
-    found = estimate_bounds(
+    charge, found = estimate_bounds(
         table, owners, people, {"age": (0, 640)}, share=0.25, neighbours="zero-out", seed=0
     )
-    (tmp_path / "b.json").write_text(json.dumps(found))
+    write_charge(tmp_path / "b.json", charge, **found)
     paid = config.with_overrides(["data.estimated_bounds=b.json", "data.bounds="])
     assert configured_population(paid).epsilon.tolist() == [0.75, 1.5]
     assert seen_columns(paid).bounds["age"] == found["bounds"]["age"]
@@ -99,10 +97,11 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
     made = make_receipts(job.plan, job.plan.schedule.counts, settings=job.settings())
     receipts = {one.client: one for one in made}
     assert receipts["a"].charged["promised_epsilon"] == 2.0
-    assert receipts["a"].charged["estimate_epsilon"] == 0.5
+    (paid_for,) = receipts["a"].charged["paid"]
+    assert paid_for == {"what": "estimate", "id": charge.id, "epsilon": 0.5, "delta": 0.0}
     assert receipts["a"].promised_epsilon == 1.5
     for change, words in (
-        ("privacy.neighbours=replace-one", "estimated for zero-out neighbours"),
+        ("privacy.neighbours=replace-one", "was paid for zero-out neighbours"),
         ("data.partition=paper", "paid for by the clients of the table"),
     ):
         with pytest.raises(InputError, match=words):
@@ -111,16 +110,30 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
         configured_job(paid, private_entropy=True)
 
 
-def test_a_plan_that_promises_what_was_spent_is_refused(config, tmp_path):
+def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
     whole = configured_plan(config)
-    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
-    with pytest.raises(InputError, match=r"the plan spends epsilon 1 of 'b', and 0\.5 is left"):
-        configured_job(tuned, plan=whole)
-    with pytest.raises(InputError, match="a run of them cannot be private"):
-        configured_job(tuned, private_entropy=True)
-    said = ["tuning.source=charged", "tuning.share=0.5", f"tuning.budgets={'ab' * 32}"]
-    with pytest.raises(InputError, match="are others than when the settings were tuned"):
-        configured_population(config.with_overrides(said))
+    paid = config.with_overrides(tuned(config, 0.5))
+    with pytest.raises(InputError, match=r"names the charge tuning .* the plan does not know"):
+        configured_job(paid, plan=whole)
+    with pytest.raises(InputError, match="nothing that rests on it can be private"):
+        configured_job(paid, private_entropy=True)
+
+
+def test_a_change_of_settings_cannot_forget_what_was_paid(config, tuned):
+    changes = tuned(config, 0.5)
+    paid = config.with_overrides(changes)
+    for drop in (["charges="], ["charges=", "tuning="], [changes[0].partition("=")[0] + "="],
+                 [changes[0].partition("=")[0] + "=other.json"]):  # fmt: skip
+        with pytest.raises(InputError, match="would forget what was paid by the clients"):
+            paid.with_overrides(drop)
+    with pytest.raises(FileFormatError, match=r"tuning.charge is not under \[charges\]"):
+        config.with_overrides(changes[1:])
+    kept = paid.with_overrides(["tuning="])
+    assert configured_population(kept).epsilon.tolist() == [0.5, 1.0]
+    estimate = config.with_overrides(["data.estimated_bounds=b.json"])
+    with pytest.raises(InputError, match=r"as b\.json says; that stays spent"):
+        estimate.with_overrides(["data.estimated_bounds="])
+    assert estimate.with_overrides(["charges.e=b.json", "data.estimated_bounds="]).charges
 
 
 def test_clients_that_are_drawn_are_as_many_as_the_table_has(config):
@@ -179,13 +192,12 @@ def test_data_that_do_not_say_whose_they_are_have_no_clients_of_their_own():
         configured_population(changed)
 
 
-def test_what_was_spent_on_tuning_must_be_counted_by_the_run_that_is_gone_on_from(config):
+def test_what_was_spent_on_tuning_must_be_counted_by_the_run_that_is_gone_on_from(config, tuned):
     training, people = configured_training(config), configured_population(config)
     first = Segment(plan="a" * 64, ledger="b" * 64, rounds=3, source="seed", spent={})
     plan = make_plan(people, training, before=[first], seed=0)
-    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
-    with pytest.raises(InputError, match="charged tuning that no run before this one has counted"):
-        configured_job(tuned, plan=plan)
+    with pytest.raises(InputError, match=r"the plan does not know what it took.* replan RUN"):
+        configured_job(config.with_overrides(tuned(config, 0.5)), plan=plan)
 
 
 def test_a_share_that_holds_nothing_out_is_refused(config):
@@ -219,23 +231,23 @@ def test_a_list_that_is_not_that_of_the_table_is_refused(config):
         configured_population(config)
 
 
-def test_a_plan_of_what_is_left_is_trained(config):
-    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
-    plan = configured_plan(tuned)
-    job = configured_job(tuned, plan=plan)
+def test_a_plan_of_what_is_left_is_trained(config, tuned):
+    paid = config.with_overrides(tuned(config, 0.5))
+    plan = configured_plan(paid)
+    job = configured_job(paid, plan=plan)
     assert job.plan.population.epsilon.tolist() == [0.5, 1.0]
     people = replace(configured_population(config), epsilon=np.array([0.25, 0.25]))
-    assert configured_plan(tuned, population=people).population == people
-    paid = Charge(what="tuning", id="", private=False, spent={"a": (1.0, 5e-4)})
-    first = Segment(
-        plan="a" * 64, ledger="b" * 64, rounds=3, source="seed", spent={}, charges=(paid,)
-    )
-    later = make_plan(people, configured_training(config), before=[first], seed=0)
-    assert configured_job(tuned, plan=later).plan is later  # the run before has counted it
+    assert configured_plan(paid, population=people).population == people
+    first = Segment(plan="a" * 64, ledger="b" * 64, rounds=3, source="seed", spent={})
+    later = make_plan(
+        promised_population(config), configured_training(config), before=[first], seed=0,
+        charges=plan.paid.charges,
+    )  # fmt: skip
+    assert configured_job(paid, plan=later).plan is later  # the run before has counted it
 
 
-def test_without_data_tuning_is_charged_all_the_same():
-    text = "population = { count = 2, size = 50, epsilon = 1.0 }\n"
-    config = loads_config(text + '[tuning]\nsource = "charged"\nshare = 0.25\n')
-    promised, (charge,) = configured_charges(config)
-    assert {name: spent[0] for name, spent in charge.spent.items()} == dict.fromkeys(promised, 0.25)
+def test_without_data_tuning_is_charged_all_the_same(tuned):
+    config = loads_config("population = { count = 2, size = 50, epsilon = 1.0 }\n")
+    paid = config.with_overrides(tuned(config, 0.25))
+    assert configured_population(paid).epsilon.tolist() == [0.75, 0.75]
+    assert configured_plan(paid).population.epsilon.tolist() == [0.75, 0.75]

@@ -12,6 +12,7 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Event, History
+from dpcohort.accounting.charges import Charge, Paid, write_charge
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import Partition, load_dataset
 from dpcohort.engine import InverseTimeStep, Optimiser
@@ -23,10 +24,17 @@ from dpcohort.errors import (
 )
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, replan, train, verify_run
-from dpcohort.runs.continuation import carried_partition, going_on, take_over
-from dpcohort.runs.folder import is_run, latest_checkpoint, read_json
+from dpcohort.runs.continuation import (
+    carried_partition,
+    charge_run,
+    going_on,
+    segment_of,
+    take_over,
+)
+from dpcohort.runs.folder import is_run, latest_checkpoint, open_log, read_json
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal, planned_draws
+from dpcohort.runs.verification import _Check
 
 ROUNDS = 6
 #: Whole clients in each step: composition has a closed form, so that tests are quick.
@@ -189,13 +197,15 @@ def test_a_finished_run_needs_to_be_told_how_many_rounds(half, tmp_path):
 
 def test_a_round_lost_in_a_crash_is_carried_over(half, tmp_path):
     plan = first_plan()
+    for receipt in (half / "receipts").iterdir():
+        receipt.unlink()  # the run was resumed
     journal = Journal(plan, half / "ledger.jsonl")
     journal.count(3, plan.schedule.cohorts[3])  # and then the power went
     journal.close()
     with (half / "ledger.jsonl").open("a") as file:
         file.write('{"round": 4, "dra')  # in the middle of a line
     again = replan(half, people(a=3.0, b=3.0, c=4.0, d=8.0), seed=2)
-    assert not verify_run(half).holds  # its receipts are of the first stop
+    assert verify_run(half).rounds == 4
     go_on(again, half, tmp_path / "B")
     assert verify_run(half).holds
     assert again.before[0].rounds == 4
@@ -252,7 +262,7 @@ def test_an_edited_ledger_is_found(half, tmp_path):
     kept.write_text("".join(lines[:-1]))
     verification = verify_run(tmp_path / "B")
     assert not verification.holds
-    assert [finding.subject for finding in verification.findings] == ["before/1"]
+    assert [finding.subject for finding in verification.findings] == ["before/1", "before"]
     shutil.rmtree(kept.parent)
     assert not verify_run(tmp_path / "B").holds
 
@@ -453,14 +463,42 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    from dpcohort.runs.continuation import segment_of
-    from dpcohort.runs.verification import _Check
-
     forged = replace(plan, before=(*broken.before, segment_of(proof, broken)))
     check = _Check(tmp_path / "B", forged)
     check.before("pld")
-    found = [(one.kind, one.subject) for one in check.findings]
+    found = [(one.kind, one.subject) for one in check.findings if one.subject != "run.json"]
     assert found == [("overspent", "a")]
+
+
+def test_what_is_paid_after_a_plan_was_made_is_not_left_out_of_it(half, tmp_path):
+    plan, more = replan(half, people(b=3.0, c=4.0), seed=2), replan(half, people(d=20.0), seed=2)
+    promised, spent = {"c": (4.0, 1e-5)}, {"c": (1e-9, 0.0)}
+    paid = Charge(what="evaluation", private=False, promised=promised, spent=spent)
+    with open_log(half / "ledger.jsonl", exclusive=True), pytest.raises(InputError):
+        charge_run(half, paid)  # somebody trains
+    (half / "charges").mkdir()
+    write_charge(half / "charges" / f"{paid.id}.json", paid)
+    with pytest.raises(VerificationError, match="does not count what was paid beside the rounds"):
+        going_on(plan, half)
+    with pytest.raises(VerificationError, match="does not count what was paid beside the rounds"):
+        take_over(more, half, tmp_path / "B")
+    assert not (half / "continued.json").exists()
+    again = replan(half, people(b=3.0, c=4.5), seed=2)
+    assert again.paid.charges == (paid,)
+    run = go_on(again, half, tmp_path / "B")
+    assert verify_run(run.path).holds
+    # A plan with all of its hashes right that forgets it.
+    forged = replace(again, paid=Paid())
+    check = _Check(run.path, forged)
+    check.before("pld")
+    assert check.findings == []  # the run before had none when it began
+    twice = replan(run.path, people(c=9.0), rounds=2, seed=2)
+    end = go_on(twice, run.path, tmp_path / "C")
+    check = _Check(end.path, replace(twice, paid=Paid()))
+    check.before("pld")
+    assert "the plan does not count what was paid before that run." in [
+        finding.message for finding in check.findings
+    ]
 
 
 def test_a_plan_goes_on_from_the_run_it_was_made_from_and_no_other(half, tmp_path):
@@ -471,12 +509,6 @@ def test_a_plan_goes_on_from_the_run_it_was_made_from_and_no_other(half, tmp_pat
     (half / "ledger.jsonl").unlink()
     with pytest.raises(VerificationError, match=r"ledger\.jsonl cannot be read"):
         going_on(plan, half)
-
-
-def test_what_was_charged_and_not_written_down_cannot_be_gone_on_from(half):
-    (half / "config.toml").write_text('[data]\nestimated_bounds = "bounds.json"\n')
-    with pytest.raises(InputError, match="did not write down whose and how much"):
-        replan(half, people(b=3.0, c=4.0), seed=2)
 
 
 def test_other_data_need_a_column_that_says_whose_they_are(half):

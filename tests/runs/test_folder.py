@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from dpcohort import Population, Training, make_plan
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import train
 from dpcohort.runs.folder import (
@@ -148,3 +149,25 @@ def test_no_file_of_a_private_run_holds_the_time_of_a_round(plan, digits, tmp_pa
 def test_what_is_not_installed_has_no_version():
     assert installed_version("numpy")
     assert installed_version("no-such-package-4711") is None
+
+
+def test_no_file_of_a_private_run_tells_when_a_round_ended(digits, tmp_path):
+    people = Population.from_arrays(sizes=[700, 742], epsilon=[4.0, 6.0], delta=1e-5)
+    settings = Training(rounds=3, cohort_size=2, sampling_rate=0.1, dimension=650)
+    plan = make_plan(people, settings, selection="unbiased", seed=0)
+    run = tmp_path / "run"
+    given = {"device": "cpu", "private_entropy": True, "checkpoint_every": 1}
+    train(plan, "logistic", digits, out=run, **given)
+    files = [run, *run.rglob("*")]
+    assert len(files) > 10
+    assert len({path.stat().st_mtime_ns for path in files}) == 1
+    # A training that broke off leaves none either.
+    stopped = tmp_path / "stopped"
+
+    class Stop:
+        def on_round(self, record, run):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, out=stopped, **given, callbacks=[Stop()])
+    assert len({path.stat().st_mtime_ns for path in (stopped, *stopped.rglob("*"))}) == 1

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from dpcohort import Population, Training, make_plan, train
+from dpcohort.config import load_config
 from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_partition
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
+from dpcohort.runs.configured import configured_data
 from dpcohort.runs.folder import settings_sha256
 from dpcohort.runs.job import make_job, resolve_device
 
@@ -202,3 +204,58 @@ def test_a_model_of_another_size_is_not_gone_on_with(plan, digits):
     job = make_job(plan, "logistic", digits, device="cpu")
     with pytest.raises(InputError, match="trained a model of 7 parameters and the plan is for 650"):
         dataclasses.replace(job, carried={"parameters": np.zeros(7)})
+
+
+def _own_arrays(tmp_path, **said):
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(80, 4)).astype(np.float32)
+    arrays = {"train_inputs": inputs[:60], "train_labels": np.arange(60) % 3}
+    arrays |= {"test_inputs": inputs[60:], "test_labels": np.arange(20) % 3}
+    np.savez(tmp_path / "own.npz", **arrays, **said)
+    return tmp_path / "own.npz"
+
+
+def _own_plan(tmp_path, outputs):
+    people = Population.from_arrays(sizes=[30, 30], epsilon=[4.0, 8.0], delta=1e-3)
+    settings = {"rounds": 1, "cohort_size": 2, "sampling_rate": 0.5, "dimension": 5 * outputs}
+    return make_plan(people, Training(**settings), selection="unbiased", seed=0)
+
+
+def test_a_private_run_refuses_classes_counted_from_its_records(tmp_path):
+    path = str(_own_arrays(tmp_path))
+    with pytest.raises(InputError, match=r"(?s)how many classes.*classes = \.\.\. in \[data\]"):
+        make_job(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True)
+    told = make_job(_own_plan(tmp_path, 3), "logistic", path).data.remarks
+    assert "counted from the training labels" in told[0]
+    # one record more of another class changes no shape where the classes are stated
+    stated = str(_own_arrays(tmp_path, classes=5))
+    job = make_job(_own_plan(tmp_path, 5), "logistic", stated, private_entropy=True)
+    assert job.data.classes == 5
+    assert job.data.remarks == ()
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_test_arrays_are_public_only_where_they_are_called_so(tmp_path, public):
+    said = {"test_public": True} if public else {}
+    path = str(_own_arrays(tmp_path, classes=3, **said))
+    private = make_job(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True)
+    assert private.may_test is public
+    assert make_job(_own_plan(tmp_path, 3), "logistic", path).may_test
+    train(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True, out=tmp_path / "run")
+    written = (tmp_path / "run" / "rounds.jsonl").read_text()
+    assert ('"test"' in written) is public
+
+
+def test_a_config_says_what_an_array_file_leaves_open(tmp_path):
+    _own_arrays(tmp_path)
+    text = '[population]\ncount = 2\nepsilon = 1.0\ndelta = 1e-3\n[data]\nname = "./own.npz"\n'
+    path = tmp_path / "own.toml"
+    path.write_text(text + "classes = 4\ntest_public = true\n")
+    data = configured_data(load_config(path))
+    assert (data.classes, data.test_public, data.counted_classes) == (4, True, False)
+    _own_arrays(tmp_path, classes=3)
+    with pytest.raises(InputError, match="as the file itself says"):
+        configured_data(load_config(path))
+    path.write_text(text.replace("./own.npz", "digits") + "classes = 4\n")
+    with pytest.raises(FileFormatError, match="classes is for arrays"):
+        load_config(path)

@@ -12,7 +12,7 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.accounting.segments import Charge
+from dpcohort.accounting.charges import Charge
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
@@ -23,7 +23,6 @@ from dpcohort.report.html.page import report_of_runs
 from dpcohort.report.html.sources import read_groups
 from dpcohort.report.plan_summary import plan_values
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.configured import described_charges
 from dpcohort.runs.continuation import replan, segment_of
 from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
@@ -116,16 +115,19 @@ def test_plan_and_receipt_say_the_same_of_a_client_alone(plan):
 
 @pytest.mark.parametrize("trust", [Contract(), HALF], ids=["local", "pooled"])
 def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_path):
-    plan, folder = small_plan(accountant=trust), tmp_path / "run"
-    held = np.flatnonzero(~plan.population.public).tolist()
-    names = [plan.population.ids[k] for k in held]
-    whole = {
-        name: (float(plan.population.epsilon[k]) + 0.8, 1e-5)
-        for name, k in zip(names, held, strict=True)
-    }
-    paid = Charge(what="estimate", id="", private=False, spent=dict.fromkeys(names, (0.8, 0.0)))
+    people, folder = small_plan(accountant=trust).population, tmp_path / "run"
+    held = np.flatnonzero(~people.public).tolist()
+    names = [people.ids[k] for k in held]
+    whole = {people.ids[k]: (float(people.epsilon[k]) + 0.8, 1e-5) for k in held}
+    paid = Charge(what="estimate", private=False, promised=whole,
+                  spent=dict.fromkeys(names, (0.8, 0.0)))  # fmt: skip
+    promised = replace(people, epsilon=people.epsilon + 0.8)
+    plan = make_plan(
+        promised, small_plan().training, selection="unbiased", accountant=trust, charges=[paid],
+        seed=3,
+    )  # fmt: skip
     job = make_job(plan, "logistic", digits, device="cpu")
-    train_job(replace(job, charges=described_charges(whole, [paid])), out=folder)
+    train_job(job, out=folder)
 
     report = report_of_runs(read_groups([folder]))
     rows = {row.name: row for row in report.rows}
@@ -134,7 +136,8 @@ def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_pat
         assert rows[name].epsilon == whole[name][0]
         assert rows[name].spent == pytest.approx(receipt.total_epsilon, rel=1e-3)
         assert (
-            f"{whole[name][0]:.4g} in all, and 0.8 of that was spent before" in rows[name].sentence
+            f"{whole[name][0]:.4g} in all, and 0.8 of that was paid beside it"
+            in rows[name].sentence
         )
     found = verify_run(folder)
     assert found.holds
@@ -158,10 +161,10 @@ def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_pat
     assert words.count(f"ε = {alone:.4g}") >= 3
     assert f"ε = {worst.trust['alone_epsilon']:.4g}" not in words
 
-    settings = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**settings, "charges": {"spent": 3}}))
+    (folder / "charges").mkdir()
+    (folder / "charges" / "0.json").write_text("{}")
     broken = report_of_runs(read_groups([folder]))
-    assert any("not as any run writes it" in problem.message for problem in broken.problems)
+    assert any("not a charge as dpcohort" in problem.message for problem in broken.problems)
     assert {row.name for row in broken.rows} >= set(names)
 
 

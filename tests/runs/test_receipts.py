@@ -6,16 +6,16 @@ import json
 import numpy as np
 import pytest
 
-from dpcohort import make_plan
-from dpcohort.accounting import Segment
-from dpcohort.accounting.segments import Charge
-from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort import Population, Training, make_plan
+from dpcohort.accounting.charges import Charge, charge_of
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plan import Plan
 from dpcohort.runs import receipts as module
+from dpcohort.runs import train
 from dpcohort.runs.receipts import (
     PRIVATE_NOISE,
     SIMULATED_TUNING,
     Receipt,
-    charges_of,
     make_receipts,
     read_receipts,
     worst_source,
@@ -154,22 +154,26 @@ def test_a_receipt_of_a_ledger_adds_up_runs():
 
 
 CHARGED = {
-    "promised_epsilon": 2.0, "promised_delta": 2e-5, "estimate_epsilon": 0.25,
-    "estimate_delta": 0.0, "tuning_epsilon": 0.75, "tuning_delta": 1e-5,
+    "promised_epsilon": 2.0, "promised_delta": 2e-5,
+    "paid": [{"what": "estimate", "id": "e" * 64, "epsilon": 0.25, "delta": 0.0},
+             {"what": "tuning", "id": "f" * 64, "epsilon": 0.75, "delta": 1e-5}],
 }  # fmt: skip
 
 
-def test_what_was_spent_before_training_is_told_with_what_was_left():
-    tuned = {"source": "charged", "share": 0.5, "epsilon": 0.75, "delta": 1e-5}
-    text = receipt(charged=CHARGED, tuning=tuned).text()
+def test_what_was_paid_beside_the_rounds_is_told_with_what_was_left():
+    tuned = {"source": "charged", "charge": "f" * 64}
+    made = receipt(charged=CHARGED, tuning={**tuned, "simulated": True})
+    text = made.text()
     assert "promised   epsilon 2 at delta 2e-05 in all" in text
-    assert "epsilon 1 at delta 1e-05 was left for training" in text
-    assert "epsilon 0.75 and delta 1e-05 were spent on it" in text
-    assert SIMULATED_TUNING in text
-    older = receipt(tuning={**tuned, "private": True}).text()
-    assert "beside what is promised here" in older
-    assert SIMULATED_TUNING not in older
+    assert "epsilon 0.25 at delta 0 on an estimate of bounds (eeeeeeee)" in text
+    assert "epsilon 0.75 at delta 1e-05 on tuning (ffffffff); epsilon 1 at delta 1e-05 for" in text
+    assert "the charge ffffffff. " + SIMULATED_TUNING in text
+    assert SIMULATED_TUNING not in receipt(charged=CHARGED, tuning=tuned).text()
     assert not receipt(charged={**CHARGED, "promised_epsilon": 1.8}).holds
+    # To the last bit: what is spent above a promise is above it.
+    for key, least in (("promised_epsilon", made.total_epsilon), ("promised_delta", 2e-5)):
+        assert receipt(charged={**CHARGED, key: least}).holds
+        assert not receipt(charged={**CHARGED, key: float(np.nextafter(least, 0.0))}).holds
 
 
 def test_runs_before_and_reports_are_told_too():
@@ -190,39 +194,42 @@ def test_nothing_certified_holds_nothing():
     assert not receipt(certified_epsilon=None).holds
 
 
-def test_what_charged_tuning_spent_is_told_for_who_has_a_budget(plan):
-    tuning = {"source": "charged", "share": 0.5}
-    made = make_receipts(plan, plan.schedule.counts, settings={"tuning": tuning})
-    private = next(one for one in made if not one.public)
-    assert private.tuning["epsilon"] == private.promised_epsilon  # as much as was left
-    assert all(one.tuning == tuning for one in made if one.public)
-    none = make_receipts(plan, plan.schedule.counts, settings={"tuning": {"source": "none"}})
-    assert none[0].tuning == {"source": "none"}
-
-
 def test_charges_that_no_run_writes_are_refused(receipts):
-    said = {**receipts[0].to_dict(), "charged": {"promised_epsilon": "2"}}
-    with pytest.raises(InputError, match="'charged' is not as a receipt has it"):
-        Receipt.from_dict(said)
-    with pytest.raises(VerificationError, match="two numbers expected"):
-        charges_of({"promised": {"a": [1.0]}, "spent": []})
+    for charged in (
+        {"promised_epsilon": "2"},
+        {**CHARGED, "paid": [{"what": "rent", "id": "", "epsilon": 1.0, "delta": 0.0}]},
+        {**CHARGED, "paid": [{"what": "tuning", "id": "f", "epsilon": "1", "delta": 0.0}]},
+    ):
+        with pytest.raises(InputError, match="'charged' is not as a receipt has it"):
+            Receipt.from_dict({**receipts[0].to_dict(), "charged": charged})
 
 
-def test_what_a_simulation_charged_before_makes_all_of_it_a_simulation(plan):
-    paid = Charge(what="tuning", id="", private=False, spent={})
-    first = Segment(plan="", ledger="", rounds=3, source="private", spent={}, charges=(paid,))
-    before = make_plan(plan.population, plan.training, before=[first], seed=0)
-    assert worst_source(before, "private") == "seed"
+def test_what_a_simulation_charged_makes_all_of_it_a_simulation(plan):
+    paid = Charge(what="tuning", private=False, promised={}, spent={})
+    charged = make_plan(plan.population, plan.training, charges=[paid], seed=0)
+    assert worst_source(charged, "private") == "seed"
     assert worst_source(plan, "private") == "private"
+    assert worst_source(plan, "private", [paid]) == "seed"
 
 
-def test_tuning_that_a_run_wrote_down_is_told_as_it_was_charged(plan):
-    name = next(one.client for one in make_receipts(plan, plan.schedule.counts) if not one.public)
-    paid = Charge(what="tuning", id="", private=True, spent={name: (0.125, 1e-6)})
-    charges = {"promised": {name: [1.0, 1e-5]}, "spent": [paid.to_dict()]}
-    settings = {"tuning": {"source": "charged", "share": 0.5, "private": True}, "charges": charges}
-    made = {r.client: r for r in make_receipts(plan, plan.schedule.counts, settings=settings)}
-    assert (made[name].tuning["epsilon"], made[name].tuning["delta"]) == (0.125, 1e-6)
+def test_charges_of_a_plan_and_later_ones_are_in_receipts_of_who_paid(plan):
+    def part(epsilon, delta):
+        return 0.125 * epsilon, 0.0
+
+    given = {"private": True, "neighbours": "zero-out"}
+    first = charge_of(plan.population, (), part, what="tuning", **given)
+    later = charge_of(plan.population, [first], part, what="evaluation", **given)
+    charged = make_plan(plan.population, plan.training, charges=[first], seed=0)
+    settings = {"tuning": {"source": "charged", "charge": first.id}}
+    made = make_receipts(charged, charged.schedule.counts, settings=settings, later=[later])
+    assert [one.charged is None for one in made] == [one.public for one in made]
+    for one in made:
+        if not one.public:
+            whole = first.promised[one.client][0]
+            assert one.charged["promised_epsilon"] == whole
+            assert [paid["id"] for paid in one.charged["paid"]] == [first.id, later.id]
+            assert one.charged_epsilon == whole * (1 - (7 / 8) ** 2)
+            assert "simulated" not in one.tuning
 
 
 def test_little_to_tell_is_told_in_few_words():
@@ -230,3 +237,21 @@ def test_little_to_tell_is_told_in_few_words():
     assert "number of draws" not in receipt(across_runs="composed").text()
     frozen = {"frozen_parameters": 1200, "source": "ImageNet"}
     assert "1,200 parameters stay" in receipt(weights=frozen).text()
+
+
+def test_one_round_with_little_noise_ends_with_receipts(digits, tmp_path):
+    people = Population.from_arrays(sizes=[700, 742], epsilon=[40.0, 60.0], delta=1e-5)
+    settings = Training(rounds=1, cohort_size=2, sampling_rate=1.0, dimension=650)
+    plan = make_plan(people, settings, selection="unbiased", seed=0)
+    train(plan, "logistic", digits, out=tmp_path / "run", seed=1, device="cpu")
+    found = [receipt for _, receipt in read_receipts(tmp_path / "run" / "receipts")]
+    assert len(found) == 2
+    assert all(one.holds and one.certified_epsilon > 30 for one in found)
+
+
+def test_what_cannot_be_certified_is_infinite_and_the_promise_does_not_hold(plan, monkeypatch):
+    monkeypatch.setattr(Plan, "spent_epsilon", lambda _, draws, *a, clients, **k: clients + np.inf)
+    receipt = next(one for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    assert not receipt.holds
+    assert "inf" in receipt.text()
+    assert receipt.to_dict()["certified_epsilon"] in ("inf", "Infinity", None)

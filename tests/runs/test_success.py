@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.consent import allow_code
 from dpcohort.data import Dataset, dataset_from_arrays
 from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import InputError
@@ -30,7 +31,7 @@ def stays(noise: float = 0.5) -> Dataset:
     y = 10 + 5 * x[:, 0] - 3 * x[:, 1] + rng.normal(0, noise, 500)
     return dataset_from_arrays(
         "stays", train_inputs=x[:400], train_labels=y[:400], test_inputs=x[400:],
-        test_labels=y[400:], task=STAY,
+        test_labels=y[400:], task=STAY, test_public=True,
     )  # fmt: skip
 
 
@@ -166,10 +167,12 @@ def test_a_selection_that_moves_nothing_is_told_with_its_threshold():
 
 def test_an_own_loss_is_tried_before_anything_is_made(tmp_path, monkeypatch):
     (tmp_path / "own_losses_of_a_job.py").write_text(
+        "from dpcohort import plugin\n@plugin('loss')\n"
         "def mean(outputs, targets):\n"
         "    return (outputs[:, 0] - targets).square().mean().expand(len(targets))\n"
     )
     monkeypatch.chdir(tmp_path)
+    allow_code("own_losses_of_a_job")
     data = stays()
     mixed = replace(data, task=replace(STAY, loss="own_losses_of_a_job:mean"))
     with pytest.raises(ValueError, match="mixes the examples"):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpcohort.config import commented_config, loads_config
+from dpcohort.consent import allow_code
 from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
@@ -198,6 +199,7 @@ def test_a_flipped_byte_in_the_newest_checkpoint_costs_nothing(plan, digits, fin
 
 
 def test_two_flipped_checkpoints_are_one_clear_error(plan, digits, finished):
+    (finished / "result.json").unlink()
     for path in (finished / "checkpoints").iterdir():
         flip(path)
     with pytest.raises(VerificationError, match="No whole checkpoint"):
@@ -276,6 +278,7 @@ def test_nothing_about_a_clients_gradients_is_written(finished):
 
 
 def test_a_lost_ledger_stops_a_resume(plan, digits, finished):
+    (finished / "result.json").unlink()
     lines = (finished / "ledger.jsonl").read_text().splitlines(keepends=True)
     for content in ("", "".join(lines[:3])):
         (finished / "ledger.jsonl").write_text(content)
@@ -369,10 +372,12 @@ def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
     plan, digits, tmp_path, monkeypatch, private
 ):
     lines = ["from torch.nn.functional import cross_entropy", "is_odd = False"]
+    lines += ["from dpcohort import plugin", "@plugin('loss')"]
     lines += ["def loss(outputs, targets):", "    if is_odd: raise ValueError('record 7 is odd.')"]
     lines += ["    return cross_entropy(outputs, targets, reduction='none')"]
     (tmp_path / "lossy.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
+    allow_code("lossy")
     data = replace(digits, task=replace(digits.task, loss="lossy:loss"))
     job = make_job(plan, "logistic", data, device="cpu", private_entropy=private)
     after_a_round = SimpleNamespace(
@@ -381,7 +386,7 @@ def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
     with pytest.raises(InputError) as caught:
         train_job(job, callbacks=[after_a_round])
     words = str(caught.value)
-    assert words.startswith("the loss lossy:loss failed on records of a round (lossy.py, line 4)")
+    assert words.startswith("the loss lossy:loss failed on records of a round (lossy.py, line 6)")
     assert ("record 7 is odd" in words) != private
     assert ("withheld" in words) == private
     monkeypatch.delitem(sys.modules, "lossy")
@@ -390,11 +395,13 @@ def test_a_loss_of_ones_own_that_fails_is_named_and_privately_not_quoted(
 def test_a_run_with_code_of_ones_own_says_where_that_was_found(digits, tmp_path, monkeypatch):
     (tmp_path / "kind.py").write_text(
         "from torch.nn.functional import cross_entropy\n"
+        "from dpcohort import plugin\n@plugin('loss')\n"
         "def loss(outputs, targets):\n"
         "    return cross_entropy(outputs, targets, reduction='none')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    allow_code("kind")
     changes = ["training.rounds=1", "training.cohort_size=2", "task.loss=kind:loss"]
     config = loads_config(commented_config("digits")).with_overrides(changes)
     train_job(configured_job(config, data=digits, device="cpu"), out=tmp_path / "runs" / "one")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.accounting.segments import Charge
-from dpcohort.errors import DataMissingError
+from dpcohort import Population, make_plan
+from dpcohort.accounting.charges import Charge, private_clients, write_charge
+from dpcohort.errors import BudgetExceededError, DataMissingError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.configured import described_charges
+from dpcohort.runs.continuation import charge_run
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import journal_header, planned_draws
 from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
@@ -334,44 +335,126 @@ def test_what_cannot_be_repeated_is_a_note(checked, rule, options, words):
     assert words in notes[0]
 
 
-def charged_run(folder: Path, promised: float) -> Path:
-    """A run of clients who paid epsilon 0.5 and delta 1e-6 for tuning before it."""
-    plan = small_plan()
-    ids = [name for name, public in zip(plan.population.ids, plan.population.public, strict=True)
-           if not public]  # fmt: skip
-    paid = Charge(what="tuning", id="", private=False, spent=dict.fromkeys(ids, (0.5, 1e-6)))
-    budgets = zip(plan.population.epsilon.tolist(), plan.population.delta.tolist(), strict=True)
-    whole = {
-        name: (epsilon + promised, delta + 1e-6)
-        for name, (epsilon, delta) in zip(plan.population.ids, budgets, strict=True)
-        if name in ids
-    }
-    job = make_job(plan, "logistic", "digits", device="cpu")
-    train_job(replace(job, charges=described_charges(whole, [paid])), out=folder)
-    return folder
+def charge(people: Population, *after: Charge, epsilon: float = 0.5, delta: float = 1e-6) -> Charge:
+    """What every client with a budget paid for tuning."""
+    promised = {name: (whole, most) for _, name, whole, most in private_clients(people)}
+    spent = dict.fromkeys(promised, (epsilon, delta))
+    known = tuple(one.id for one in after)
+    return Charge(what="tuning", private=False, promised=promised, spent=spent, after=known)
+
+
+def charged_run(folder: Path) -> tuple[Path, Population]:
+    """A run of clients who paid epsilon 0.5 and delta 1e-6 before it, and their whole promises."""
+    left = small_plan()
+    people = replace(left.population, epsilon=left.population.epsilon + 0.5)
+    plan = make_plan(people, left.training, charges=[charge(people)], seed=0)
+    train_job(make_job(plan, "logistic", "digits", device="cpu"), out=folder)
+    return folder, people
 
 
 def test_what_was_charged_and_what_the_plan_may_spend_are_within_the_promise(tmp_path):
-    good = charged_run(tmp_path / "good", promised=0.5)
+    good, _ = charged_run(tmp_path / "good")
     assert verify_run(good).holds
     client = drawn_client(good)
     receipt = Run.load(good).receipt(client)
     assert receipt.holds
-    assert receipt.total_epsilon == receipt.certified_epsilon + 0.5
-    for changes, words in (
-        ({"tuning_epsilon": 0.1}, "its receipt says charged"),
-        ({"promised_epsilon": 99.0}, "its receipt says charged"),
-    ):
+    assert receipt.total_epsilon == pytest.approx(receipt.certified_epsilon + 0.5)
+    said = json.loads(a_receipt(good, client).read_text())["charged"]
+    for changes in ({"paid": []}, {"promised_epsilon": 99.0}):
         path = a_receipt(good, client)
         before = path.read_text()
-        said = json.loads(before)["charged"]
         edit(path, charged={**said, **changes})
-        assert words in problems(good)
+        assert "its receipt says charged" in problems(good)
         path.write_text(before)
-    edit(good / "run.json", charges={"promised": {}, "spent": 3})
-    assert "not as any run writes it" in problems(good)
+    edited = json.loads((good / "plan.json").read_text())
+    edited["paid"]["charges"][0]["spent"][client] = [0.25, 1e-6]
+    (good / "plan.json").write_text(json.dumps(edited))
+    assert "was changed after it was written" in problems(good)
 
-    found = problems(charged_run(tmp_path / "over", promised=0.4))
-    assert "come to" in found
-    assert f"overspent {client}: promised epsilon" in found
-    assert not Run.load(tmp_path / "over").receipt(client).holds
+
+def test_what_is_paid_after_a_run_is_added_and_not_above_the_promise(tmp_path):
+    run, people = charged_run(tmp_path / "run")
+    (first,) = Plan.load(run / "plan.json").paid.charges
+    client = drawn_client(run)
+    for wrong, kind, words in (
+        (charge(people), InputError, "Nothing was spent now"),
+        (charge(people, first), BudgetExceededError, "would have spent epsilon"),
+        (first, InputError, "Nothing was spent now"),
+        (replace(charge(people, first), after=(first.id, "0")), InputError, "is not named here"),
+        (replace(charge(people, first), neighbours="replace-one"), InputError, "no common total"),
+        (replace(charge(people, first), public=(client,)), InputError, "nothing bounds what"),
+    ):
+        with pytest.raises(kind, match=words):
+            charge_run(run, wrong)
+    assert not (run / "charges").exists()
+    small = charge(people, first, epsilon=1e-6, delta=0.0)
+    before = Run.load(run).receipt(client).total_epsilon
+    charge_run(run, small)
+    assert verify_run(run).holds
+    after = json.loads(a_receipt(run, client).read_text())
+    assert after["total_epsilon"] == pytest.approx(before + 1e-6, abs=1e-12)
+    assert [one["id"] for one in after["charged"]["paid"]] == [first.id, small.id]
+    # What stands in the folder counts, whatever receipts say, and is what it was.
+    path = run / "charges" / f"{small.id}.json"
+    kept = path.read_text()
+    path.unlink()
+    assert "its receipt says charged" in problems(run)
+    path.write_text(kept.replace("1e-06", "0.0"))
+    assert "was changed after it was written" in problems(run)
+    path.write_text(kept)
+    much = charge(people, first, small)
+    write_charge(path.with_name(f"{much.id}.json"), much)
+    assert f"overspent {client}: promised epsilon" in problems(run)
+    write_charge(path.with_name(f"{'0' * 64}.json"), much)
+    assert "it is the charge" in problems(run)
+
+
+class _Look:
+    """Verifies a run while it is trained, and can interrupt it."""
+
+    def __init__(self, *, stop_after: int | None = None) -> None:
+        self.stop_after = stop_after
+        self.found: list[tuple[bool, bool, int]] = []
+
+    def on_round(self, record, run):
+        found = verify_run(run.path)
+        self.found.append((found.holds, found.finished, found.rounds))
+        if record.round == self.stop_after:
+            raise KeyboardInterrupt
+
+
+def test_a_look_at_a_resumed_training_is_no_contradiction(plan, digits, tmp_path):
+    """Receipts of an interrupt count what was counted then, so a resume takes them away."""
+    out = tmp_path / "run"
+    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, **settings, callbacks=[_Look(stop_after=2)])
+    assert list((out / "receipts").iterdir())
+    assert verify_run(out).rounds == 3
+    look = _Look()
+    train(plan, "logistic", digits, **settings, resume=True, callbacks=[look])
+    assert look.found == [(True, False, done) for done in (4, 5, 6)]
+    assert verify_run(out).finished
+
+
+def test_an_interim_receipt_is_judged(plan, digits, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, out=out, device="cpu", callbacks=[_Look(stop_after=2)])
+    client = drawn_client(out)
+    edit(a_receipt(out, client), holds=False)
+    assert "'holds' does not follow from the rest" in problems(out)
+    edit(a_receipt(out, client), holds=True, spent_draws=0)
+    assert f"mismatch {client}: its receipt says spent_draws" in problems(out)
+
+
+def test_a_finished_run_is_not_written_again(plan, digits, tmp_path):
+    out = tmp_path / "run"
+    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    train(plan, "logistic", digits, **settings)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    train(plan, "logistic", digits, **settings, resume=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / "environment.json").write_text("{}")
+    with pytest.raises(VerificationError, match=r"environment.json: its SHA-256"):
+        train(plan, "logistic", digits, **settings, resume=True)

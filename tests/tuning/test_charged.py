@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import statistics
 
 import numpy as np
@@ -12,10 +11,15 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
 from dpcohort.accounting import gaussian_mu
+from dpcohort.accounting.charges import private_clients
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_population
+from dpcohort.runs.configured import (
+    configured_charges,
+    configured_population,
+    promised_population,
+)
 from dpcohort.tuning import charged, selection_mu, tune_charged
 
 SMALL = {"trials": 1.5, "most_rounds": 2, "device": "cpu"}
@@ -58,7 +62,7 @@ def test_every_trial_stays_within_its_share_of_every_budget(config, monkeypatch)
 
     monkeypatch.setattr(charged, "train_job", watched)
     found = tune_charged(config, share=0.4, **SMALL)
-    population = config.population()
+    population = promised_population(config)
     assert seen
     for job in seen:
         steps, noise = job.plan.steps, job.plan.noise_multipliers
@@ -69,7 +73,10 @@ def test_every_trial_stays_within_its_share_of_every_budget(config, monkeypatch)
                 math.sqrt(steps[k]) / noise[k], 0.4 * population.delta[k], trials=1.5
             )
             assert spent <= 0.4 * population.epsilon[k] * (1 + 1e-6)
-    assert found.record() == ["tuning.source=charged", "tuning.share=0.4", "tuning.private=false"]
+    assert found.record() == ["tuning.source=charged", f'tuning.charge="{found.charge.id}"']
+    assert not found.charge.private
+    paid = {name: (0.4 * e, 0.4 * d) for _, name, e, d in private_clients(population)}
+    assert found.charge.spent == paid
     assert found.to_dict()["tried"] == []  # nothing of the trials that were not chosen
 
 
@@ -104,15 +111,15 @@ def test_scores_on_private_records_have_the_noise_of_one_trial(dice):
     assert statistics.stdev(found) == pytest.approx(share * 0.4, rel=0.25)
 
 
-def test_what_is_left_is_planned_with_and_a_simulation_cannot_become_private(config):
-    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.25"])
-    left = tuned.population()
-    np.testing.assert_allclose(left.epsilon, 0.75 * config.population().epsilon)
+def test_what_is_left_is_planned_with_and_a_simulation_cannot_become_private(config, tuned):
+    paid = config.with_overrides([*tuned(config, 0.25), "training.rounds=2"])
+    left = configured_population(paid)
+    np.testing.assert_allclose(left.epsilon, 0.75 * promised_population(config).epsilon)
     np.testing.assert_allclose(left.delta, 0.75e-5)
-    with pytest.raises(InputError, match="cannot be private"):
-        configured_job(tuned, device="cpu", private_entropy=True)
-    paid = tuned.with_overrides(["tuning.private=true", "training.rounds=2"])
-    assert configured_job(paid, device="cpu", private_entropy=True).private
+    with pytest.raises(InputError, match="nothing that rests on it can be private"):
+        configured_job(paid, device="cpu", private_entropy=True)
+    real = config.with_overrides([*tuned(config, 0.25, private=True), "training.rounds=2"])
+    assert configured_job(real, device="cpu", private_entropy=True).private
 
 
 @pytest.mark.parametrize(
@@ -143,20 +150,20 @@ def test_a_budget_too_small_for_a_choice_is_named(config):
         tune_charged(tiny, **SMALL)
 
 
-def test_private_tuning_is_known_by_its_id_and_by_the_budgets_that_paid(config, monkeypatch):
+def test_tuning_of_a_tuned_config_pays_from_what_is_left_and_names_the_first(
+    config, tuned, monkeypatch
+):
     def diverges(job):
         raise DivergedError.because("not trained")
 
     monkeypatch.setattr(charged, "train_job", diverges)
-    records = []
-    found = tune_charged(config, private_entropy=True, before_spending=records.append, **SMALL)
-    assert records == [found.record()]
-    assert re.fullmatch("[0-9a-f]{32}", found.id)
-    other = tune_charged(config, private_entropy=True, **SMALL)
-    assert other.id != found.id
-    tuned = config.with_overrides(found.record())
-    left = configured_population(tuned)
-    np.testing.assert_allclose(left.epsilon, (1 - found.share) * config.population(1442).epsilon)
-    lower = tuned.with_overrides(["population.epsilon=0.5"])
-    with pytest.raises(InputError, match="others than when the settings were tuned"):
-        configured_population(lower)
+    charges = []
+    paid = config.with_overrides(tuned(config, 0.5, private=True))
+    (first,) = configured_charges(paid)
+    given = {"share": 0.5, "private_entropy": True, **SMALL}
+    found = tune_charged(paid, before_spending=charges.append, **given)
+    assert charges == [found.charge]
+    assert found.charge.after == (first.id,)
+    for name, (epsilon, delta) in first.promised.items():
+        assert found.charge.spent[name] == (0.25 * epsilon, 0.25 * delta)
+    assert tune_charged(paid, **given).charge.id != found.charge.id

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
 
+from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
 from dpcohort.deploy.ledger.terms import AcceptedPool, asked_of, reports_asked_of
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
-from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import of_file, toml_text
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ class Federation(Format):
         members: where noise is pooled, the public key of each client's identity, as its owner and
             all others have it in their terms.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
-        charges: what an estimate of bounds or tuning spent on the clients' records before the run,
-            as ``run.json`` has it; empty for nothing.
     """
 
     run: Name
@@ -114,7 +112,6 @@ class Federation(Format):
     clients: Mapping[str, str] | None
     members: Mapping[str, str] = Field(default_factory=dict)
     tuning: Mapping[str, Any] = Field(default_factory=dict)
-    charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
@@ -123,7 +120,7 @@ class Federation(Format):
             self._check_keys(self.clients)
         _ = self.optimiser_section  # checked now, not at the first round
         _ = self.pool
-        self._check_charges()
+        refuse_simulated(self.plan.paid.charges)
         return self
 
     def _check_keys(self, keys: Mapping[str, str]) -> None:
@@ -146,19 +143,6 @@ class Federation(Format):
                     "its own."
                 )
             owners[key] = client
-
-    def _check_charges(self) -> None:
-        try:
-            charges = charges_of(self.charges or None)
-        except VerificationError as error:
-            raise InputError.because(f"[charges] {error}") from None
-        simulated = [charge.what for charge in charges if not charge.private]
-        if simulated:
-            raise InputError.because(
-                f"the {simulated[0]} that was charged to the clients' records was a simulation, "
-                "with noise of a seed, which no budget pays for: a run of guards cannot rest on "
-                "it. Make it again with --private-entropy."
-            )
 
     @property
     def pool(self) -> AcceptedPool | None:
@@ -199,7 +183,7 @@ class Federation(Format):
             plan: where the plan will lie, from the file's own folder.
         """
         said = {**dict(self), "plan": plan, "model": self.model.said}
-        for key in ("members", "tuning", "charges"):
+        for key in ("members", "tuning"):
             if not said[key]:
                 del said[key]
         return toml_text(said)

@@ -31,7 +31,6 @@ from typing import Any
 from urllib.parse import quote
 
 from dpcohort._validate import whole_number
-from dpcohort.accounting.segments import charges_in
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.data.dataset import Normalisation
@@ -48,8 +47,7 @@ from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms
 from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
-from dpcohort.plugins import is_named_function, named_function
-from dpcohort.runs.receipts import charges_of
+from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.training import Training
 
 _LONGEST = 120
@@ -186,7 +184,6 @@ def write_kit(
         if model.weights:  # every part of a kit has them beside its file
             model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
-        charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         values["own_model"] = _own_model_words("owner", model.name, code, values)
         if plan.pooled is not None:
             values |= {**_SUMS, "pooled": kit_text("pooled-owner.md")}
@@ -199,7 +196,6 @@ def write_kit(
                 model=model,
                 normalisation=normalisation,
                 table=table,
-                charges=charges,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,
@@ -386,7 +382,7 @@ def own_model_files(name: str) -> dict[str, str]:
     """
     if not is_named_function(name):
         return {}
-    named_function("model", name)  # says what is wrong with it
+    named_plugin("model", name)  # says what is wrong with it
     parts = name.partition(":")[0].split(".")
     file = getattr(sys.modules[".".join(parts)], "__file__", None)
     installed = {
@@ -432,6 +428,11 @@ def _write_server(
         "federation": json.dumps(str(final / "server" / "federation.toml")),
         "authority": json.dumps(str(final / "server" / "tls" / "ca.crt")),
     }
+    named = (federation.model.name, federation.model.predicts.loss, federation.aggregation["rule"])
+    modules = sorted({name.partition(":")[0] for name in named if is_named_function(name)})
+    # The app is the operator's own program: it allows the code that this kit was made with.
+    allowed = f"\nfrom dpcohort.consent import allow_code\n\nallow_code(*{modules})"
+    values["allow_code"] = allowed if modules else ""
     for place in (server / "flwr", app / "dpcohort_app"):
         place.mkdir(parents=True)
     write_text(kit / "README.md", kit_text("operator.md", **values))
@@ -440,7 +441,7 @@ def _write_server(
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
     for name in ("__init__.py", "server_app.py", "client_app.py"):
-        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt"))
+        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt", **values))
     os.chmod(server, 0o700)
 
 

@@ -35,7 +35,14 @@ from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Ask
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
-from dpcohort.runs.folder import append_line, open_log, read_json, write_json
+from dpcohort.runs.folder import (
+    CLIENT_LEDGERS,
+    EXCHANGE,
+    append_line,
+    open_log,
+    read_json,
+    write_json,
+)
 from dpcohort.runs.job import TrainingJob, carried_state, later_steps
 from dpcohort.runs.run import Run
 from dpcohort.tasks import Task
@@ -109,7 +116,6 @@ class FederatedJob(TrainingJob):
             after=None if after is None else Path(after),
             carried=carried,
             tuning=federation.tuning or None,
-            charges=federation.charges or None,
             private=True,  # guards draw batches and noise from their operating system's entropy
             weights=described_weights(
                 model,
@@ -195,7 +201,6 @@ class FederatedJob(TrainingJob):
             "optimiser": dict(self.federation.optimiser),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
-            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
             "quorum": self.federation.quorum,
@@ -227,7 +232,7 @@ def write_exchange(
         receipts: by client.
     """
     assert run.path is not None
-    with open_log(run.path / "exchange.jsonl") as log:
+    with open_log(run.path / EXCHANGE) as log:
         append_line(log, exchange)
     write_said(run, {client: receipts[client].to_dict() for client in sorted(receipts)})
     losses = sum(map(len, exchange["lost"].values()))
@@ -251,14 +256,14 @@ def write_said(run: Run, said: Mapping[str, Mapping[str, Any]]) -> None:
     assert run.path is not None
     before = read_said(run)
     found = {client: {**before.get(client, {}), **said[client]} for client in said}
-    write_json(run.path / "client-ledgers.json", {**before, **found})
+    write_json(run.path / CLIENT_LEDGERS, {**before, **found})
 
 
 def read_said(run: Run) -> dict[str, dict[str, Any]]:
     """What each client said last, as it was written down; nothing where that cannot be read."""
     assert run.path is not None
     try:
-        found = read_json(run.path / "client-ledgers.json")
+        found = read_json(run.path / CLIENT_LEDGERS)
     except (DataMissingError, FileFormatError):
         return {}
     return {client: one for client, one in found.items() if isinstance(one, dict)}

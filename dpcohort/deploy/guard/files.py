@@ -162,7 +162,7 @@ def load_identity(path: str | Path) -> Identity:
     """
     if not Path(path).is_file():
         raise DataMissingError(
-            f"there is no identity at {path}. Make one with: dpcohort guard identity"
+            f"there is no identity at {path}. Make one with: dpcohort guard identity {path}"
         )
     check_private(path, "identity")
     with open(path, encoding="ascii", errors="replace") as file:

@@ -21,6 +21,7 @@ import numpy as np
 
 from dpcohort.accounting.pooled import bits_of_sums
 from dpcohort.atomic_file import write_text
+from dpcohort.consent import CodeFile, code_of, is_allowed_by, keep_allowance, typed
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import (
     GuardedData,
@@ -169,9 +170,7 @@ def open_guard(
     identity = check_identity(terms)
     from dpcohort.deploy.guard.training import LocalTraining
 
-    if is_named_function(terms.model.name) or is_named_function(terms.model.predicts.loss):
-        # A module of that name in the current folder would be found and run.
-        check_closed_folder(Path.cwd(), "model", shared=False)
+    _consented(terms.model, ledger, None if file is None else Path(file).parent)
     if terms.model.weights:
         check_unwritable(terms.model.weights, "weights")
     training = LocalTraining(terms.model, records)
@@ -194,6 +193,81 @@ def open_guard(
         raise
 
 
+def third_party_code(model: ModelTerms) -> dict[str, CodeFile]:
+    """What the terms of a model name beside this package, by name; found and hashed, not loaded.
+
+    Args:
+        model: of the terms.
+
+    Raises:
+        InputError: it is not on this machine.
+
+    Example:
+        >>> from dpcohort.deploy.guard.terms import ModelTerms
+        >>> third_party_code(ModelTerms(name="logistic", input_shape=(64,), classes=10))
+        {}
+    """
+    names = [name for name in (model.name, model.predicts.loss) if is_named_function(name)]
+    return {name: code_of(name.partition(":")[0]) for name in names}
+
+
+def allow_third_party_code(
+    model: ModelTerms, ledger: str | Path, *, beside: Path | None = None
+) -> dict[str, CodeFile]:
+    """Write the hashes of the code that a model's terms name beside the ledger, for its owner.
+
+    They are not in the terms: a server may have proposed those.
+
+    Args:
+        model: of the terms.
+        ledger: the client's ledger, there or not yet.
+        beside: the folder of the terms.
+
+    Raises:
+        InputError: the code is not on this machine, nothing can be written there, or the ledger
+            lies where the terms or the code do.
+
+    Example:
+        >>> from dpcohort.deploy.guard.terms import ModelTerms
+        >>> model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+        >>> allow_third_party_code(model, "ward.ledger")
+        {}
+    """
+    found = third_party_code(model)
+    for code in found.values():
+        keep_allowance(code, _allowances(ledger, code, beside))
+    return found
+
+
+def _allowances(ledger: str | Path, code: CodeFile, beside: Path | None) -> Path:
+    """Where a client's owner keeps what it allowed; never where a kit could have put it."""
+    brought = {code.path.parent, (beside or code.path.parent).resolve()}
+    if Path(ledger).resolve().parent in brought:
+        raise InputError.because(
+            f"the ledger {ledger} lies in the folder of the terms or of {code.path.name}, and "
+            "whoever brought these could have brought an allowance too. Keep the ledger in a "
+            "folder of its own."
+        )
+    return Path(f"{ledger}.code.json")
+
+
+def _consented(model: ModelTerms, ledger: str | Path, beside: Path | None) -> None:
+    """Let the code be loaded that the owner allowed, as it was then; refuse any other."""
+    for name, code in third_party_code(model).items():
+        file = _allowances(ledger, code, beside)
+        # A module of that name in the current folder would be found and run.
+        check_closed_folder(Path.cwd(), "model", shared=False)
+        if file.exists():
+            check_unwritable(file, "allowances")
+        if not is_allowed_by(code, file):
+            raise InputError.because(
+                f"the terms name {name}, which is code of somebody: {code}. The owner has not "
+                f"allowed it as it is now in {file}. Read it, then: dpcohort guard allow-code "
+                f"--terms FILE.toml --ledger {ledger}"
+            )
+        typed(name)
+
+
 def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
     """Build the model of the terms and take one noisy step with it; nothing of it is kept.
 
@@ -205,8 +279,8 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
         The number of trained parameters.
 
     Raises:
-        InputError: the model is not there, does not fit the records, or mixes them; or its module
-            could be exchanged by others.
+        InputError: the model is not there, does not fit the records, mixes them, or is third-party
+            code that is not allowed.
 
     Example:
         >>> from dpcohort.deploy.guard.terms import ModelTerms
@@ -218,8 +292,6 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
     from dpcohort.deploy.guard.training import LocalTraining
     from dpcohort.tasks import made_up_targets
 
-    if is_named_function(terms.model.name):
-        check_closed_folder(Path.cwd(), "model", shared=False)
     if data is None:
         inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
         data = GuardedData(inputs, made_up_targets(terms.model.predicts, 2).numpy(), "")

@@ -27,7 +27,6 @@ from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
-from dpcohort.accounting.segments import Charge, charged_to
 from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
@@ -604,7 +603,6 @@ def terms_from_plan(
     same_user: bool = False,
     answer_seconds: float = 1.0,
     members: Mapping[str, str] | None = None,
-    charges: Sequence[Charge] = (),
 ) -> str:
     """The terms under which a client can do its part of a plan, and no more.
 
@@ -619,8 +617,6 @@ def terms_from_plan(
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
         members: where noise is pooled, the public key of every drawn client, by its id.
-        charges: what was spent on clients' records before any run. The plan has what they left, and
-            so has the cap of these terms, as a ledger counts the draws of runs and nothing else.
 
     Raises:
         InputError: no such client, one without a budget, one never drawn, or one that is in so many
@@ -664,7 +660,7 @@ def terms_from_plan(
         values["epsilon"] = _epsilon_alone(plan, k)
     if plan.pooled is not None:
         values["identity"] = IDENTITY_FILE
-    lines = _lines_of_charges(charges, client, epsilon, delta)
+    lines = _lines_of_charges(plan, k)
     for line in commented_terms().splitlines():
         key, _, rest = line.removeprefix("# ").partition(" = ")
         if key in values:
@@ -696,19 +692,19 @@ def terms_from_plan(
     return text
 
 
-def _lines_of_charges(
-    charges: Sequence[Charge], client: str, epsilon: float, delta: float
-) -> list[str]:
-    paid = charged_to(charges, client)
+def _lines_of_charges(plan: Plan, k: int) -> list[str]:
+    """What the owner must know of charges: the cap of these terms has what they left."""
+    paid = plan.paid.to(plan.population.ids[k])
     if not any(paid):
         return []
+    whole = plan.paid.whole(plan.population, k)
+    took = ", ".join(charge.title for charge in plan.paid.charges)
     return [
-        f"# Promised: epsilon {epsilon + paid[0]:.6g} at delta {delta + paid[1]:.6g}. Of it an "
-        "estimate of bounds, or",
-        f"# tuning, spent {paid[0]:.6g} at {paid[1]:.6g} before this run. Your ledger did not see "
-        "that and cannot",
-        "# count it, so it is taken off the lifetime cap below:",
-        "# keep it off if you register these data under a cap of your own.",
+        f"# Promised: epsilon {whole[0]:.6g} at delta {whole[1]:.6g}. Of it {paid[0]:.6g} at "
+        f"{paid[1]:.6g} was paid beside",
+        f"# the rounds ({took}).",
+        "# Your ledger did not see that and cannot count it, so it is taken off the lifetime cap",
+        "# below: keep it off if you register these data under a cap of your own.",
         "",
     ]
 

@@ -190,7 +190,14 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         self._advance()
 
     def record(
-        self, dataset: str, run: str, history: History, *, clip: float, delta: float
+        self,
+        dataset: str,
+        run: str,
+        history: History,
+        *,
+        clip: float,
+        delta: float,
+        training: str | None = None,
     ) -> Receipt:
         """Count steps that were taken outside of the ledger, such as those of an Opacus training.
 
@@ -200,16 +207,20 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
 
         Args:
             dataset: the registered data set.
-            run: a name for what was done; the same history under the same name is counted once.
+            run: a name for what was done, a new one for each training: equal steps may have been
+                taken twice, and nothing in a history tells.
             history: the steps.
             clip: to which records were clipped.
             delta: δ at which each event is accepted; it matters under a ``summed`` cap only.
+            training: an id of this very training, drawn at random when it began. With it a call
+                that failed halfway may be repeated: what is there under this name with this id
+                is not counted again.
 
         Returns:
             The receipt of the data set with these steps in it.
 
         Raises:
-            InputError: no such data set, no steps, or another history has that name.
+            InputError: no such data set, no steps, or something else has that name.
 
         Example:
             >>> import tempfile
@@ -225,18 +236,46 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         events = [event for event in history.events if event.steps > 0]
         if not events:
             raise InputError("history", given="no steps", allowed="at least one step")
+        one = len(events) == 1
         for position, event in enumerate(events, start=1):
-            name = run if len(events) == 1 else f"{run}.{position}"
+            name = run if one else f"{run}.{position}"
+            # What went out is elsewhere; what is kept of it is what was told.
+            told = json.dumps({"event": event.to_dict(), "training": training}).encode()
+            if self._is_counted(DrawKey(dataset=dataset, run=name, round=0, draw=0), told):
+                if training is not None:
+                    continue
+                raise InputError.because(
+                    f"a training called {name!r} is counted already, and nothing says that this is "
+                    "the same one. Record it under a name of its own; a training that began with "
+                    "an id (training=...) may be recorded again under that id."
+                )
             self.accept(dataset, name, RunTerms.of_event(event, clip=clip, delta=delta))
             key = DrawKey(dataset=dataset, run=name, round=0, draw=0)
-            if self.fate(key) == "new":
-                with self._writing():
-                    body = {"event": event.to_dict(), "clip": clip}
-                    self._append("reserve", body, is_done=True, **vars(key))
-                    self._in_hand.add(key)
-                # What went out is elsewhere; what is kept of it is what was told.
-                self.release(key, json.dumps(event.to_dict()).encode())
+            with self._writing():
+                body = {"event": event.to_dict(), "clip": clip}
+                self._append("reserve", body, is_done=True, **vars(key))
+                self._in_hand.add(key)
+            self.release(key, told)
         return self.receipt(dataset)
+
+    def _is_counted(self, key: DrawKey, told: bytes) -> bool:
+        """Whether a training is counted under this name, as the one that was told of so.
+
+        Raises:
+            InputError: another one has the name, or one of which only the count is left.
+        """
+        with self._writing():
+            account = self._state.accounts.get(key.dataset, {}).get(key.run)
+            draws = {} if account is None else account.of(key)
+        if key not in draws:
+            return False
+        stored = draws[key]
+        if stored is None or stored[1] != hashlib.sha256(told).hexdigest():
+            raise InputError.because(
+                f"{key.run!r} is the name of another training that is counted. Record this one "
+                "under a name of its own; what is counted twice is safe, what is not counted isn't."
+            )
+        return True
 
     def output(self, key: DrawKey) -> bytes:
         """The stored output of a draw, to send it again.

@@ -28,12 +28,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -50,6 +47,7 @@ from dpcohort.deploy.pooled.masks import (
     split,
 )
 from dpcohort.errors import InputError
+from dpcohort.signatures import is_signed
 
 #: Version of what is signed and derived.
 _VERSION = "dpcohort pooled 1"
@@ -105,7 +103,11 @@ class Identity:
 
     def sign(self, *said: object) -> str:
         """A signature, hexadecimal, of plain values."""
-        return self._key.sign(_said(*said)).hex()
+        return self.sign_bytes(_said(*said))
+
+    def sign_bytes(self, content: bytes) -> str:
+        """A signature, hexadecimal, of bytes that are no message of this protocol."""
+        return self._key.sign(content).hex()
 
     def run_key(self, ledger: str, run: str, plan: str) -> X25519PrivateKey:
         """The key of a run: the same after a restart, another one with another ledger."""
@@ -652,12 +654,7 @@ def _said(*said: object) -> bytes:
 
 
 def _is_signed(public: str, signature: str, *said: object) -> bool:
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
-        key.verify(bytes.fromhex(signature), _said(*said))
-    except (InvalidSignature, ValueError, TypeError):
-        return False
-    return True
+    return is_signed(public, signature, _said(*said))
 
 
 def _derived(secret: bytes, *said: object) -> bytes:

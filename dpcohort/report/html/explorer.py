@@ -12,7 +12,7 @@ one, and never less than what was calibrated; ``margin`` is how far it raises a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.charges import Charge
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting.segments import left_population
 from dpcohort.explain import explain_adaptive_client, explain_clients
@@ -326,7 +327,7 @@ class ClientPoint:
         tight_std: what the tight accountant would add.
         spent: epsilon certified for the counted steps, and what was charged before them.
         share: spent over promised.
-        charged: epsilon that was spent before any step.
+        charged: epsilon that was paid beside the steps.
         weight: factor on its mean gradient; None unless noise is pooled.
         own_noise: its share of noise over C; None unless noise is pooled.
         alone: what is spent if all others collude; None unless noise is pooled.
@@ -372,7 +373,7 @@ def client_points(
     plan: Plan,
     draws: IntArray,
     *,
-    settings: Mapping[str, Any] | None = None,
+    later: Sequence[Charge] = (),
     method: str = "pld",
 ) -> list[ClientPoint]:
     """Every client of a plan as a point, in the plan's order.
@@ -380,7 +381,7 @@ def client_points(
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
-        settings: the run's ``run.json``: what was charged before its rounds.
+        later: what was paid after the plan was made.
         method: the accountant that certifies what they spent.
 
     Example:
@@ -394,7 +395,7 @@ def client_points(
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
     everyone = np.arange(len(plan.population))
     counted = np.where(known, draws, 0)
-    receipts = make_receipts(plan, counted, settings=settings, clients=everyone, method=method)
+    receipts = make_receipts(plan, counted, later=later, clients=everyone, method=method)
     for k in np.flatnonzero(~known).tolist():
         # A draw that the plan knows no noise for spends without bound.
         receipts[k] = replace(receipts[k], certified_epsilon=math.inf)
@@ -421,12 +422,11 @@ def _point(
     """One client of any plan; ``told`` is what differs by the kind of plan."""
     people, public, whole = plan.population, receipt.public, receipt.in_all()
     spent, promised, trust = whole.certified_epsilon, whole.promised_epsilon, whole.trust or {}
-    charged = 0.0
+    charged = receipt.charged_epsilon
     if receipt.charged is not None:
-        charged = receipt.charged["estimate_epsilon"] + receipt.charged["tuning_epsilon"]
         sentence += (
             f"\nAll this is about the training. It promised epsilon {promised:.4g} in all, and "
-            f"{charged:.4g} of that was spent before."
+            f"{charged:.4g} of that was paid beside it."
         )
     return ClientPoint(
         name=people.ids[k],
@@ -523,7 +523,7 @@ def adaptive_points(
     draws: IntArray,
     reports: IntArray,
     *,
-    settings: Mapping[str, Any] | None = None,
+    later: Sequence[Charge] = (),
     method: str = "pld",
 ) -> list[ClientPoint]:
     """Every client of an adaptive plan as a point, in the plan's order.
@@ -537,7 +537,7 @@ def adaptive_points(
         plan: caps, terms and noise.
         draws: of each client, as the ledger counts them.
         reports: of each client, as the ledger counts them.
-        settings: the run's ``run.json``: what was charged before its rounds.
+        later: what was paid after the plan was made.
         method: the accountant that certifies what they spent.
 
     Example:
@@ -552,7 +552,7 @@ def adaptive_points(
     """
     everyone, total = np.arange(len(plan.population)), max(int(draws.sum()), 1)
     receipts = make_receipts(
-        plan, draws, settings=settings, clients=everyone, method=method, reports=reports
+        plan, draws, later=later, clients=everyone, method=method, reports=reports
     )
     return [
         _point(

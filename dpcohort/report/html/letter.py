@@ -17,11 +17,13 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
+from dpcohort.accounting.charges import IN_WORDS
 from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
-from dpcohort.runs.receipts import CHARGED_FOR, Receipt, weights_in_words
+from dpcohort.runs.receipts import Receipt, weights_in_words
+from dpcohort.runs.verification import Verification
 
 _SEVERAL = 5  # records of one person that the letter speaks of
 _CURVE = 81
@@ -43,6 +45,7 @@ def write_letter(
     commands: Sequence[Sequence[str]] = (),
     clip: float | None = None,
     over_a_network: bool = False,
+    verification: Verification | None = None,
 ) -> None:
     """Write the letter of a receipt, whole or not at all.
 
@@ -56,6 +59,7 @@ def write_letter(
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
         over_a_network: the client's own guard added the noise, not the operator's machine.
+        verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
         InputError: it cannot be written there, jinja2 is missing, or it is a receipt of a scheme.
@@ -105,13 +109,31 @@ def write_letter(
         commands=[shlex.join(command) for command in commands],
         clip=clip,
         over_a_network=over_a_network,
-        rows=_rows(training, charged),
+        doubts=_doubts(verification),
+        whose_word={} if verification is None else verification.whose_word,
+        kind="" if verification is None else verification.kind,
+        rows=[*_rows(training, charged), *_sealed_rows(verification)],
         steps=[] if history is None else [event.to_dict() for event in history.events],
         style=page_asset("style.css") + page_asset("letter.css"),
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     write_text(target, str(page).lstrip())
+
+
+def _doubts(verification: Verification | None) -> list[str]:
+    """What does not fit together in the run's folder; broken promises are told as such."""
+    findings = () if verification is None else verification.findings
+    return [f"{one.subject}: {one.message}" for one in findings if one.kind == "mismatch"]
+
+
+def _sealed_rows(verification: Verification | None) -> list[tuple[str, Any]]:
+    """By what the run can be known again."""
+    if verification is None:
+        return []
+    seal = verification.seal or "none: the run is not finished"
+    signed = verification.signed_by or "nobody"
+    return [("seal of all files (SHA-256)", seal), ("signed by the key", signed)]
 
 
 def _honest(receipt: Receipt) -> int:
@@ -122,13 +144,11 @@ def _honest(receipt: Receipt) -> int:
 
 
 def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
-    """What was spent before the training: on what, ε and δ."""
-    paid = receipt.charged or {}
-    found = [
-        (words, paid.get(f"{what}_epsilon", 0.0), paid.get(f"{what}_delta", 0.0))
-        for what, words in CHARGED_FOR.items()
+    """What was paid beside the rounds, in the order in which it was: on what, ε and δ."""
+    paid = [] if receipt.charged is None else receipt.charged["paid"]
+    return [
+        (f"{IN_WORDS[one['what']]} ({one['id'][:8]})", one["epsilon"], one["delta"]) for one in paid
     ]
-    return [one for one in found if one[1] or one[2]]
 
 
 def _rates(

@@ -16,6 +16,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
+from dpcohort.accounting.charges import Charge
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
@@ -32,7 +34,7 @@ from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, is_rule
+from dpcohort.plugins import RULES, is_named_function
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
@@ -61,7 +63,7 @@ from dpcohort.report.html.sources import (
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
 from dpcohort.runs.folder import CONFIG, RECEIPTS, finite_json
-from dpcohort.runs.receipts import NOT_PRIVATE, charges_of, read_receipts
+from dpcohort.runs.receipts import NOT_PRIVATE, later_charges, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
 
@@ -414,15 +416,13 @@ def report_of_reproduction(found: Reproduction) -> Report:
 def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
     if run.plan is None or run.draws is None:
         return []
-    settings = run.settings
-    try:
-        charges_of(settings.get("charges"))
-    except DpcohortError:  # that they cannot be read is among the problems already
-        settings = {**settings, "charges": None}
+    later: tuple[Charge, ...] = ()
+    with suppress(DpcohortError):  # that they cannot be read is among the problems already
+        later = later_charges(Path(run.path), run.plan)
     if run.plan.adaptive is not None:
         reports = 0 * run.draws if run.reports is None else run.reports
-        return adaptive_points(run.plan, run.draws, reports, settings=settings, method=method)
-    return client_points(run.plan, run.draws, settings=settings, method=method)
+        return adaptive_points(run.plan, run.draws, reports, later=later, method=method)
+    return client_points(run.plan, run.draws, later=later, method=method)
 
 
 def _title(names: Sequence[str], best: int) -> str:
@@ -576,7 +576,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
         return loaded[key]
     own = "Give it to run.report(data=...) in Python."
     if run.config:
-        config = load_config(Path(run.path) / CONFIG)
+        config = load_config(Path(run.path) / CONFIG, allow_code=None)
         if is_named_function(data_section(config).name):
             raise InputError.because(f"a function makes its data, and a report runs none. {own}")
         loaded[key] = configured_data(config, clients)
@@ -614,7 +614,7 @@ def _pooled_words(plan: Plan | None) -> str:
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
     """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
     plan = run.plan
-    known = plan is not None and is_rule("selection", plan.selection.rule)
+    known = plan is not None and plan.selection.rule in RULES["selection"]
     if plan is None or plan.adaptive is not None or plan.before or not known:
         if path is not None:
             raise InputError.because(
@@ -650,6 +650,9 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:
         sections["Run"] = flat(kept)
+    if (found := run.verification) is not None:
+        signed = {"seal of all files": found.seal, "signed by the key": found.signed_by or "nobody"}
+        sections["Whose word is taken"] = {**found.whose_word, **flat(signed)}
     if run.environment:
         sections["Environment"] = flat({**run.environment, "report written by": __version__})
     return {name: rows for name, rows in sections.items() if rows}

@@ -125,6 +125,12 @@ class ReadRun:
         return source_of(self.settings) == "private"
 
     @property
+    def fits_together(self) -> bool:
+        """Whether it could be verified, and no file speaks against another or against the seal."""
+        found = self.verification
+        return found is not None and all(one.kind != "mismatch" for one in found.findings)
+
+    @property
     def test(self) -> TestResult | None:
         """The last test result."""
         return next((line.scored for line in reversed(self.history) if line.scored), None)
@@ -389,7 +395,12 @@ def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> 
         curves: their curves.
         best: the group that is spoken about.
     """
-    verdict, tone = verdict_of([run for group in groups for run in group.runs])
+    runs = [run for group in groups for run in group.runs]
+    verdict, tone = verdict_of(runs)
+    if not all(run.fits_together for run in runs):
+        names = " and ".join(group.name for group in groups)
+        words = f"{names}: its files do not fit together, so no result is repeated here"
+        return Headline(words, verdict, tone)
     baseline = baseline_of(groups)
     if best != baseline:
         comparison = compared(groups[best], groups[baseline])

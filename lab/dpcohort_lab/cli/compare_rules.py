@@ -24,6 +24,7 @@ from dpcohort.cli import (
     print_json,
     say,
     sparkline,
+    typed_here,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
@@ -43,6 +44,7 @@ def compare_rules(
             metavar="RULE,RULE...",
             help="Compare these selections, as in unbiased,threshold(threshold=1); or all. The "
             "config's own if only --aggregation is given.",
+            callback=typed_here,
         ),
     ] = None,
     aggregation: Annotated[
@@ -51,6 +53,7 @@ def compare_rules(
             metavar="RULE,RULE...",
             help="Compare these aggregations; or all. The config's own if only --selection is "
             "given.",
+            callback=typed_here,
         ),
     ] = None,
     changes: SetOption = None,

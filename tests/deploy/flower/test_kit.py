@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dpcohort.cli import COMMANDS, main
 from dpcohort.cli import app as cli
+from dpcohort.consent import allow_code
 from dpcohort.data.arrays import load_test_arrays
 from dpcohort.deploy.flower.certificates import check_certificate
 from dpcohort.deploy.flower.federation import Federation
@@ -98,11 +99,15 @@ def test_a_kit_that_is_not_a_trial_names_the_user_who_may_ask(settings, tmp_path
 def test_the_file_of_an_own_model_is_shipped_and_tried(settings, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "kit_net", raising=False)
-    code = "from torch import nn\n\ndef build(input_shape, classes):\n"
+    code = "from dpcohort import plugin\nfrom torch import nn\n\n@plugin('model')\n"
+    code += "def build(input_shape, classes):\n"
     code += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     Path("kit_net.py").write_text(code)
     own = ModelTerms(name="kit_net:build", input_shape=(1, 8, 8), classes=10)
+    allow_code("kit_net")
     kit = write_kit("kit", **{**settings, "model": own})
+    app = (kit / "app" / "dpcohort_app" / "server_app.py").read_text()
+    assert "allow_code(*['kit_net'])" in app
     theirs = client_folder(kit, "lab")
     for folder in (theirs, kit / "server", kit / "app"):
         assert (folder / "kit_net.py").read_text() == code
@@ -111,11 +116,12 @@ def test_the_file_of_an_own_model_is_shipped_and_tried(settings, tmp_path, monke
     check = ["guard", "check", "--terms", "terms.toml", "--records", "400"]
     del sys.modules["kit_net"]
     assert main(check) == 0
-    assert "kit_net:build has 650 parameters; a step on made-up records works" in _said(capsys)
-    del sys.modules["kit_net"]
+    place = Path.cwd() / "kit_net.py"
+    assert f"Not tried: kit_net:build is code of somebody, {place}" in _said(capsys)
+    assert "kit_net" not in sys.modules
     Path("kit_net.py").unlink()
     assert main(check) == 2
-    assert "No module named 'kit_net'" in _said(capsys)
+    assert "there is no module kit_net" in _said(capsys)
 
 
 def _said(capsys):

@@ -13,6 +13,7 @@ import tomllib
 
 import pytest
 
+from dpcohort.consent import allow_code
 from dpcohort.deploy.flower.gate import is_fleet_call
 from dpcohort.deploy.flower.kit import kit_text, own_model_files
 
@@ -158,12 +159,16 @@ def test_the_connection_is_the_loopback_address():
 def test_the_file_of_ones_own_model_goes_along_with_the_packages_it_lies_in(tmp_path, monkeypatch):
     package = tmp_path / "wardnets"
     package.mkdir()
-    (package / "__init__.py").write_text("def whole(**options): ...\n")
-    (package / "small.py").write_text("def net(**options): ...\n")
+    (package / "__init__.py").write_text(
+        "from dpcohort import plugin\n@plugin('model')\ndef whole(**options): ...\n"
+    )
+    small = "from dpcohort import plugin\n@plugin('model')\ndef net(**options): ...\n"
+    (package / "small.py").write_text(small)
     monkeypatch.syspath_prepend(str(tmp_path))
+    allow_code("wardnets", "torch")
     inside = own_model_files("wardnets.small:net")
     assert set(inside) == {"wardnets/__init__.py", "wardnets/small.py"}
-    assert inside["wardnets/small.py"] == "def net(**options): ...\n"
+    assert inside["wardnets/small.py"] == small
     assert set(own_model_files("wardnets:whole")) == {"wardnets/__init__.py"}
     assert own_model_files("torch.nn:Linear") == {}
     for name in ("wardnets", "wardnets.small"):

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from dpcohort.accounting.segments import Charge
+from dpcohort import make_plan
+from dpcohort.accounting.charges import Charge
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.flower.record import FederatedJob, write_exchange
@@ -14,10 +15,10 @@ from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.engine import EngineState
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import InputError
+from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
-from dpcohort.runs.configured import described_charges
 from dpcohort.runs.folder import read_log
 from dpcohort.runs.training import Recorder
 
@@ -118,31 +119,29 @@ def test_a_finished_folder_says_what_the_clients_counted(job, tmp_path, fakes):
     }
 
 
-def paid(private: bool) -> dict:
-    charge = Charge(what="estimate", id="e", private=private, spent={"lab": (0.5, 0.0)})
-    return described_charges({"ward 7": (4.0, 1e-5), "lab": (8.5, 1e-5)}, [charge])
+def charged(settings: dict, private: bool) -> Plan:
+    """The plan of clients one of whom paid epsilon 0.5 for an estimate."""
+    people, lab = settings["plan"].population, {"lab": (0.5, 0.0)}
+    charge = Charge(what="estimate", private=private, promised={"lab": (8.0, 1e-5)}, spent=lab)
+    return make_plan(people, settings["plan"].training, charges=[charge], seed=0)
 
 
 def test_what_was_spent_before_a_federation_is_in_its_record_and_its_terms(settings, tmp_path):
-    more = {"charges": paid(True), "tuning": {"source": "none"}}
-    kit = write_kit(tmp_path / "kit", **settings, **more)
+    more = {"plan": charged(settings, True), "tuning": {"source": "none"}}
+    kit = write_kit(tmp_path / "kit", **{**settings, **more})
     job = FederatedJob.of(Federation.load(kit / "server/federation.toml"))
-    said = job.settings()
-    assert said["charges"] == paid(True)
-    assert said["tuning"] == {"source": "none"}
+    assert job.settings()["tuning"] == {"source": "none"}
     terms = (client_folder(kit, "lab") / "terms.toml").read_text()
-    assert "# Promised: epsilon 8.5 at delta 1e-05." in terms
-    assert GuardTerms.from_toml(client_folder(kit, "lab") / "terms.toml").lifetime_epsilon == 8.0
+    assert "# Promised: epsilon 8 at delta 1e-05. Of it 0.5 at 0 was paid beside" in terms
+    assert GuardTerms.from_toml(client_folder(kit, "lab") / "terms.toml").lifetime_epsilon == 7.5
     assert "Promised" not in (client_folder(kit, "ward 7") / "terms.toml").read_text()
     Recorder(job, tmp_path / "run").close()
     receipt = Run.load(tmp_path / "run").receipt("lab")
-    assert receipt.charged["promised_epsilon"] == 8.5
-    assert receipt.charged["estimate_epsilon"] == 0.5
+    assert receipt.charged["promised_epsilon"] == 8.0
+    assert [one["epsilon"] for one in receipt.charged["paid"]] == [0.5]
 
 
 def test_a_federation_does_not_rest_on_a_simulated_estimate(settings, tmp_path):
     with pytest.raises(InputError, match="was a simulation"):
-        write_kit(tmp_path / "kit", **settings, charges=paid(False))
-    with pytest.raises(VerificationError, match="not as any run writes it"):
-        write_kit(tmp_path / "kit", **settings, charges={"promised": 3})
+        write_kit(tmp_path / "kit", **{**settings, "plan": charged(settings, False)})
     assert not (tmp_path / "kit").exists()

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dpcohort.cli import main
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import start as module
 from dpcohort.deploy.guard.client import GuardClient
@@ -69,6 +75,64 @@ def test_a_model_of_the_owners_is_not_looked_for_where_others_write(
     with pytest.raises(InputError, match="of the model can be written by others"):
         start(folder, data_file, replace(terms, model=theirs))
     start(folder, data_file, terms).stop()  # a model of the package needs no module
+
+
+VISITOR = """
+from pathlib import Path
+from dpcohort import plugin
+from torch import nn
+Path("imported").touch()
+
+@plugin("model")
+def build():
+    return nn.Linear(5, 3)
+"""
+
+
+def test_code_of_others_runs_only_as_the_owner_allowed_it(
+    folder, data_file, terms, monkeypatch, capsys
+):
+    """Not by what came with the terms, nor by what their user allowed for other commands."""
+    kit = folder / "kit"
+    kit.mkdir(mode=0o700)
+    monkeypatch.chdir(kit)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "home"))
+    visitor = Path("visitor_of_a_guard.py")
+    visitor.write_text(VISITOR)
+    theirs = replace(terms, model=replace(terms.model, name="visitor_of_a_guard:build"))
+    sha256 = hashlib.sha256(VISITOR.encode()).hexdigest()
+    name = 'name = "visitor_of_a_guard:build"'
+    Path("t.toml").write_text(re.sub(r'(?m)^name = "[a-z-]+"', name, commented_terms()))
+    Path("t.toml").chmod(0o600)
+    assert main(["--allow-code", "visitor_of_a_guard"]) == 0
+    kept = {str(visitor.resolve()): {"module": "visitor_of_a_guard", "sha256": sha256}}
+    for brought in ("allowed_code.json", "w.ledger.code.json"):
+        Path(brought).write_text(json.dumps(kept))
+        Path(brought).chmod(0o600)
+    with pytest.raises(InputError, match="Keep the ledger in a folder of its own"):
+        start(kit, data_file, theirs)
+    with pytest.raises(InputError, match=f"{sha256[:12]}.* guard allow-code"):
+        start(folder, data_file, theirs)
+    assert main(["guard", "check", "--terms", "t.toml", "--records", "600"]) == 0
+    assert main(["guard", "check", "--terms", "t.toml", "--records", "600", "--json"]) == 0
+    assert sha256 in capsys.readouterr().out
+    assert not Path("imported").exists()
+    ledger = str(folder / "w.ledger")
+    assert main(["guard", "allow-code", "--terms", "t.toml", "--ledger", ledger]) == 0
+    assert sha256 in "".join(capsys.readouterr().out.split())
+    assert not Path("imported").exists()
+    visitor.write_text(f"{VISITOR}# another\n")
+    with pytest.raises(InputError, match="has not allowed it as it is now"):
+        start(folder, data_file, theirs)
+    assert not Path("imported").exists()
+    visitor.write_text(VISITOR)
+    (folder / "w.ledger.code.json").chmod(0o622)
+    with pytest.raises(InputError, match="can be changed by others"):
+        start(folder, data_file, theirs)
+    (folder / "w.ledger.code.json").chmod(0o600)
+    start(folder, data_file, theirs).stop()
+    assert Path("imported").exists()
+    monkeypatch.delitem(sys.modules, "visitor_of_a_guard")
 
 
 def test_missing_data_are_exit_code_3(folder, terms):

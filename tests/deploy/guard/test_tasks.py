@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.consent import allow_code
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, load_data
 from dpcohort.deploy.guard.protocol import Refusal
@@ -84,11 +85,13 @@ def test_an_own_loss_is_tried_and_its_folder_must_be_closed(folder, data_file, t
     work = folder / "work"
     work.mkdir(mode=0o700)
     (work / "own_losses_of_a_guard.py").write_text(
+        "from dpcohort import plugin\n@plugin('loss')\n"
         "def away(outputs, targets):\n    return (outputs[:, 0] - targets).square()\n"
-        "def mean(outputs, targets):\n"
+        "@plugin('loss')\ndef mean(outputs, targets):\n"
         "    return (outputs[:, 0] - targets).square().mean().expand(len(targets))\n"
     )
     monkeypatch.chdir(work)
+    allow_code("own_losses_of_a_guard")
     data = GuardedData(np.ones((4, 5), np.float32), np.zeros(4, np.float32), "")
     own = replace(MODEL, task={**STAY, "loss": "own_losses_of_a_guard:away", "delta": 1.0})
     assert LocalTraining(own, data).dimension == 6

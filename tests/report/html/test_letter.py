@@ -123,8 +123,9 @@ def test_letters_are_not_for_schemes(tmp_path):
 
 
 CHARGED = {
-    "promised_epsilon": 2.0, "promised_delta": 2e-5, "estimate_epsilon": 0.25,
-    "estimate_delta": 0.0, "tuning_epsilon": 0.75, "tuning_delta": 1e-5,
+    "promised_epsilon": 2.0, "promised_delta": 2e-5,
+    "paid": [{"what": "estimate", "id": "e" * 64, "epsilon": 0.25, "delta": 0.0},
+             {"what": "tuning", "id": "f" * 64, "epsilon": 0.75, "delta": 1e-5}],
 }  # fmt: skip
 
 

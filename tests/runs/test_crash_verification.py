@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private training that is interrupted, resumed and killed, and looked at while it runs.
+
+What it leaves is no contradiction: it is unfinished, and what it counts holds. Each training is a
+process of its own, forked from one that trains nothing, which this file is as a program.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import dpcohort
+import dpcohort.runs.journal
+import dpcohort.runs.training
+from dpcohort import Population, Training, load_dataset, make_plan
+from dpcohort.adaptive import make_adaptive_plan
+from dpcohort.plan import Plan
+from dpcohort.runs import train, verify_run
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+DIGITS = load_dataset("digits")
+#: What a training loads on the way; each would load it again.
+HEAVY = ("torch._dynamo", "torch._functorch.apis", "safetensors.numpy", "sklearn.metrics",
+         "dp_accounting.pld.accountant", "scipy.stats")  # fmt: skip
+PEOPLE = Population.from_arrays(sizes=[60] * 3, epsilon=[1.0, 2.0, 4.0], delta=1e-5)
+SETTINGS = Training(rounds=6, cohort_size=2, batch_size=20, dimension=650)
+PLANS = {
+    "fixed": lambda: make_plan(PEOPLE, SETTINGS, selection="unbiased", seed=1),
+    "adaptive": lambda: make_adaptive_plan(PEOPLE, SETTINGS, rule="rpow-d", seed=1),
+}
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Do the work in a process of its own; the signal that ended it, or minus its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except KeyboardInterrupt:
+            os._exit(130)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
+
+
+def attempt(plan: Plan, out: Path, owner: str = "", name: str = "", time: int = 0) -> None:
+    """Train or go on; end when a function is called for the nth time, by Ctrl-C or kill -9."""
+    calls = 0
+    homes = {"training": dpcohort.runs.training, "journal": dpcohort.runs.journal}
+    home, _, how = owner.partition(" ")
+
+    def ending(*arguments: object, **named: object) -> object:
+        nonlocal calls
+        calls += 1
+        found = before(*arguments, **named) if how != "killed before" or calls != time else None
+        if calls == time:
+            if how == "interrupted":
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    if home:
+        before = getattr(homes[home], name)
+        setattr(homes[home], name, ending)
+    train(
+        plan, "logistic", DIGITS, device="cpu", private_entropy=True, out=out,
+        resume=True, checkpoint_every=2,
+    )  # fmt: skip
+
+
+def looked_at(out: Path, plan: Plan) -> None:
+    """It holds, and says how much is counted, which is what the ledger counts."""
+    found = verify_run(out, method="pld")
+    assert found.holds, [one for one in found.findings if one.kind != "note"]
+    key = "cohort" if plan.adaptive is not None else "draws"
+    lines = (out / "ledger.jsonl").read_text().splitlines()
+    assert found.rounds == sum(key in json.loads(line) for line in lines)
+    assert found.finished == (out / "result.json").exists()
+    if not found.finished:
+        assert any("unfinished: " in one.message for one in found.findings)
+
+
+#: How a training ends, one attempt after the other: whose function, how, and in which call.
+ENDS = {
+    "killed after counting": [("journal killed", "append_line", 4)],
+    "killed in a round": [("training killed", "append_line", 3)],
+    "killed before a checkpoint": [("training killed before", "write_checkpoint", 1)],
+    "killed after a checkpoint": [("training killed", "write_checkpoint", 2)],
+    "interrupted": [("training interrupted", "append_line", 3)],
+    "interrupted, resumed and killed": [
+        ("training interrupted", "append_line", 2),
+        ("journal killed", "append_line", 2),
+    ],
+    "interrupted twice, then killed": [
+        ("training interrupted", "append_line", 2),
+        ("training interrupted", "append_line", 2),
+        ("training killed", "append_line", 1),
+    ],
+    "killed among its receipts": [
+        ("training interrupted", "append_line", 2),
+        ("training killed before", "sync_folder", 1),
+    ],
+    "killed with receipts and no model": [("training killed before", "_save_weights", 1)],
+    "killed with a model and no result": [("training killed before", "write_sealed", 1)],
+}
+
+
+def ends(kind: str, folder: Path) -> None:
+    """Every way to end a training, and to go on."""
+    plan = PLANS[kind]()
+    for words, steps in ENDS.items():
+        out = folder / words
+        for owner, name, time in steps:
+            ended = in_child(lambda: attempt(plan, out, owner, name, time))  # noqa: B023
+            assert ended == (-130 if "interrupted" in owner else signal.SIGKILL), (words, ended)
+            looked_at(out, plan)
+        assert in_child(lambda: attempt(plan, out)) == 0, words  # noqa: B023
+        looked_at(out, plan)
+        assert verify_run(out, method="pld").finished
+
+
+def looks(_: str, folder: Path) -> None:
+    """A verification after the other while a training goes on, to its end."""
+    more = replace(SETTINGS, rounds=60)
+    plan, out = make_plan(PEOPLE, more, selection="unbiased", seed=1), folder / "run"
+    child, times = os.fork(), 0
+    if child == 0:
+        attempt(plan, out)
+        os._exit(0)
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if (out / "run.json").exists():
+            found = verify_run(out, method="pld")
+            assert found.holds, found.findings
+            times += 1
+    assert times > 1
+    looked_at(out, plan)
+
+
+@pytest.mark.parametrize("what", ["ends fixed", "ends adaptive", "looks"])
+def test_neither_a_crash_nor_a_look_is_a_contradiction(what, tmp_path):
+    root = str(Path(dpcohort.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, __file__, *what.split(), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    for module in HEAVY:
+        importlib.import_module(module)
+    {"ends": ends, "looks": looks}[sys.argv[1]](sys.argv[-2], Path(sys.argv[-1]))
