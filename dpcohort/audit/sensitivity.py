@@ -265,7 +265,7 @@ def _tried(
     inputs, labels = (np.concatenate([*some, some[0][:1]]) for some in zip(*parts, strict=True))
     forget()
     try:
-        with quiet():
+        with _quiet():
             run = released(one, inputs, labels)
     except DpcohortError as error:
         return [(_REFUSED, str(error))]
@@ -290,7 +290,7 @@ def _moved(
     seen: list[FloatArray | BaseException] = []
     for batches in worlds:
         try:
-            with quiet():
+            with _quiet():
                 seen.append(run(batches))
         except (Exception, SystemExit) as problem:
             seen.append(problem)
@@ -309,14 +309,8 @@ def _moved(
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warnings of models and numbers that are given on purpose.
-
-    Example:
-        >>> with quiet():
-        ...     np.float64(1) / np.float64(0)
-        np.float64(inf)
-    """
+def _quiet() -> Iterator[None]:
+    """Without the warnings of models and numbers that are given on purpose."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -594,11 +594,13 @@ def _in_a_copy(
     process = context.Process(target=child, args=(sender,))
     process.start()
     sender.close()
-    try:
-        found, kind, message = receiver.recv()
-    except EOFError:
-        found, kind, message = None, RuntimeError, "the process has ended"
+    with receiver:
+        try:
+            found, kind, message = receiver.recv()
+        except EOFError:
+            found, kind, message = None, RuntimeError, "the process has ended"
     process.join()
+    process.close()
     if kind is InputError:
         raise InputError.because(message)
     if kind is not None:
