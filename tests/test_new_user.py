@@ -304,4 +304,4 @@ def _run_it_again(page: str, capsys, monkeypatch, found: dict[str, Any]) -> None
     typed(capsys, *again.removeprefix("dpcohort ").split())
     typed(capsys, *verify.removeprefix("dpcohort ").split())
     anew = json.loads(Path("AGAIN/result.json").read_text())
-    assert anew["sha256"]["model"] == found["sha256"]["model"]
+    assert anew["sha256"]["model.safetensors"] == found["sha256"]["model.safetensors"]

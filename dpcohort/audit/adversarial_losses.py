@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.audit.adversarial_models import _KEPT, CLASSES, Adversary, Plain, _spread
+from dpcohort.plugins import plugin
 
 #: All losses, by name.
 LOSSES: dict[str, Adversary] = {}
@@ -28,7 +29,7 @@ def _adversary(**trial: Any) -> Callable[[_Loss], _Loss]:
     def added(loss: _Loss) -> _Loss:
         name, about = loss.__name__, (inspect.getdoc(loss) or "").partition("\n")[0]
         LOSSES[name] = Adversary(name, about, Plain, f"{__name__}:{name}", **trial)
-        return loss
+        return plugin("loss")(loss)
 
     return added
 

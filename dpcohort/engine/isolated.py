@@ -57,6 +57,7 @@ from dpcohort.models.each_alone import (
     made_up_inputs,
     treats_alike,
 )
+from dpcohort.plugins import telling
 
 #: Inputs and targets of some rows. SENSITIVE.
 Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
@@ -68,6 +69,9 @@ _PASS_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 27}
 _KEPT_NUMBERS = {"cpu": 160 << 18, "cuda": 2 << 30}
 _MOST_NUMBERS = 1 << 27  # of gradients in the smallest pass
 _ROWS_TOGETHER = 8  # of gradients that are cut to integers
+
+
+_PLAIN = "Keep nothing in it but parameters, buffers and plain values."
 
 
 class IsolatedModel:
@@ -112,7 +116,9 @@ class IsolatedModel:
         gradients: bool = True,
     ) -> None:
         refuse_unfit_layers(model)
-        self._model, self._loss = copy.deepcopy(model), loss
+        with telling(f"{type(model).__name__} cannot be copied", f" {_PLAIN}"):
+            self._model = copy.deepcopy(model)
+        self._loss = loss
         self.layout = FlatLayout(model)
         self._blanks = [one.new_zeros(1, *one.shape[1:]) for one in (inputs, targets)]
         self._sizes: Sequence[int] = ()

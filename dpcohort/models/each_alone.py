@@ -397,7 +397,11 @@ def _written_down(function: Function, arguments: Sequence[Tensor]) -> tuple[Any,
         problem = _not_pure(graph, node)
         if problem is not None:
             return None, problem
-    graph.requires_grad_(requires_grad=False)
+    # What it holds of its own is what it was now, whatever is done to the function's tensors.
+    for name in {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}:
+        constant = getattr(graph, name).detach().clone()
+        delattr(graph, name)
+        graph.register_buffer(name, constant)
 
     def run(*given: Tensor) -> Tensor:
         with torch.no_grad():

@@ -187,7 +187,7 @@ _OTHERS = """
 out letter picture figure csv backup keep to socket folder tensorboard wandb mlflow changes rule
 eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges
-dataset neighbours across_runs head setting superlink
+dataset neighbours across_runs head setting superlink category leave_out latex
 """
 OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.

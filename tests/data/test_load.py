@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from dpcohort.consent import allow_code
 from dpcohort.data import load
 from dpcohort.data import load as load_module
 from dpcohort.data.load import (
@@ -128,15 +129,23 @@ def test_the_nearest_name_is_suggested():
 
 OWN = """
 import numpy as np
+from dpcohort import plugin
+from dpcohort.consent import allow_code
 from dpcohort.data import dataset_from_arrays
 
 ARRAYS = dict(train_inputs=np.zeros((2, 3)), train_labels=[0, 1],
               test_inputs=np.zeros((1, 3)), test_labels=[1])
+@plugin("data")
 def as_mapping(): return ARRAYS
+@plugin("data")
 def as_dataset(): return dataset_from_arrays("own", **ARRAYS)
+@plugin("data")
 def as_nothing(): return None
+@plugin("data")
 def with_argument(path): return ARRAYS
+@plugin("data")
 def failing(): raise RuntimeError("disk on fire")
+@plugin("data")
 def refusing(): return dataset_from_arrays("own", **{**ARRAYS, "test_labels": [7.5]})
 """
 
@@ -145,6 +154,7 @@ def refusing(): return dataset_from_arrays("own", **{**ARRAYS, "test_labels": [7
 def own_module(tmp_path, monkeypatch):
     (tmp_path / "own_data_of_this_test.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
+    allow_code("own_data_of_this_test")
     yield "own_data_of_this_test"
     sys.modules.pop("own_data_of_this_test", None)
 

@@ -215,7 +215,10 @@ def test_code_of_somebodys_own_is_not_recorded(
     hooked = nn.Sequential(model)
     hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
     one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
-    own_loss = Task(outputs=3, loss=f"{cross_entropy.__module__}:cross_entropy").loss_on()
+
+    def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(outputs, targets)
+
     ours = Task(outputs=3).loss_on()
     known = BatchedEngine(model, [one], loss=ours, workers=1)
     final(known)

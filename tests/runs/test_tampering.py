@@ -22,14 +22,13 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.accounting.segments import Charge
+from dpcohort.accounting.charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.deploy.pooled import Identity
 from dpcohort.engine import Optimiser
 from dpcohort.errors import DataMissingError, FileFormatError
 from dpcohort.plan import Plan
 from dpcohort.runs import replan, train, verify_run
-from dpcohort.runs.configured import described_charges
 from dpcohort.runs.folder import read_json
 from dpcohort.runs.job import make_job
 from dpcohort.runs.seal import sign_seal, write_sealed
@@ -46,17 +45,19 @@ def people(budget: float = 1.0) -> Population:
 
 def fixed(folder: Path, promised: float = 0.0) -> None:
     """With a configuration and an average; tuning was paid for before it where so much is left."""
-    plan = make_plan(people(), SETTINGS, selection="unbiased", seed=1)
+    paid = [
+        charge_of(
+            people(1 + promised), (), lambda epsilon, delta: (promised, 1e-6), what="tuning",
+            private=True, neighbours="zero-out",
+        )
+    ] if promised else []  # fmt: skip
+    plan = make_plan(people(1 + promised), SETTINGS, selection="unbiased", seed=1, charges=paid)
     optimiser = Optimiser(average_decay=0.5)
     job = make_job(
         plan, "logistic", "digits", device="cpu", private_entropy=True, optimiser=optimiser,
         evaluate_every=1, checkpoint_every=1,
     )  # fmt: skip
     job = replace(job, config="[training]\nrounds = 3\n")
-    if promised:
-        paid = Charge(what="tuning", id="", private=True, spent=dict.fromkeys("abc", (0.5, 1e-6)))
-        whole = {name: (k + promised, 1.1e-5) for name, k in zip("abc", (1, 2, 4), strict=True)}
-        job = replace(job, charges=described_charges(whole, [paid]))
     train_job(job, out=folder)
 
 

@@ -271,7 +271,7 @@ def test_the_guard_adds_its_share_on_the_lattice_of_the_cohort(pool, opened, dat
     assert lattice.exponent == E
     assert batches == ("poisson", 0.25, 10)
     weights = np.zeros(18, np.float32)
-    clear = training._clipped_sum(weights, lattice, np.arange(40)).numpy()
+    clear = training._clipped_sum(weights, lattice, np.arange(40), 40).numpy()
     noise = [training.noisy_sum(weights, lattice, ("poisson", 1.0, 40)) - clear for _ in range(60)]
     assert 0.93 < np.std(noise) / 2**E < 1.07
     assert np.abs(clear).max() < 40 * lattice.bound
