@@ -405,7 +405,7 @@ class _Dice:
     def __call__(self, size: int) -> bytes:
         if size != 8 * self.chosen.size:
             return bytes(size)
-        return np.where(self.chosen, 0, 2**64 - 1).astype(np.uint64).tobytes()
+        return np.where(self.chosen, np.uint64(0), np.uint64(2**64 - 1)).tobytes()
 
     def draws(self, batch: IntArray) -> None:
         self.chosen[:] = False

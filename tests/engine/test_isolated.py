@@ -34,6 +34,12 @@ RECORDS, WIDTH, CLIP = 10, 4, 0.5
 RARE = 40.0
 
 
+#: Tests in which gradients are computed in copies of a process.
+COPIES = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a process that used a GPU has no copies with gradients"
+)
+
+
 class Base(nn.Module):
     """Two layers; what a record does besides is in ``between``."""
 
@@ -270,7 +276,9 @@ def test_no_model_lets_a_record_count_for_more_than_the_clip(
         assert float((sums[0] - other).norm(dim=1).max()) <= 2 * CLIP * 1.001
 
 
-@pytest.mark.parametrize("loss", [hard_negatives, in_a_window, remembered])
+@pytest.mark.parametrize(
+    "loss", [hard_negatives, in_a_window, pytest.param(remembered, marks=COPIES)]
+)
 def test_no_loss_lets_a_record_count_for_more_than_the_clip(
     loss: Any, make_plan: Any, device: str
 ) -> None:
@@ -301,6 +309,7 @@ class Ends(Base):
         return h
 
 
+@COPIES
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
 @pytest.mark.parametrize("kind", [Raises, Ends])
 def test_a_record_that_a_model_fails_at_contributes_nothing(
@@ -401,7 +410,7 @@ WAYS: list[tuple[Callable[[], nn.Module], Callable[[int], Tensor], str]] = [
     (Plain, images, "banked"),
     (Recurrent, words, "vmap"),
     (RobustlyScaled, vectors, "vmap"),
-    (Numbers, vectors, "process"),
+    pytest.param(Numbers, vectors, "process", marks=COPIES),
 ]
 
 
@@ -415,7 +424,9 @@ def test_a_record_adds_the_same_bits_beside_any_others(
     count = 6 if way == "process" else 67
     x, y = inputs(count).to(device), torch.arange(count, device=device) % 3
     isolated = IsolatedModel(model().to(device), cross_entropy, x[:3], y[:3])
-    assert isolated.path.kind == way
+    # Where a GPU's convolutions depend on what is beside a record, nothing is shared.
+    slower = {"vmap", "loop"} if device == "cuda" and way == "banked" else set()
+    assert isolated.path.kind in {way, *slower}
     start = isolated.layout.flatten(model()).to(device)
     start = scale * torch.randn(start.shape, generator=torch.Generator().manual_seed(4)).to(start)
     lattice, dice = Lattice(1.0, 1.0), np.random.default_rng(0)
@@ -479,6 +490,7 @@ def test_what_is_not_known_to_keep_records_apart_is_not_shared(between: Any) -> 
     assert isolated.path.kind != "banked", isolated.path.reason
 
 
+@COPIES
 def test_memory_that_nobody_wrote_to_is_not_read() -> None:
     class Reads(Base):
         def between(self, h: Tensor, x: Tensor) -> Tensor:
