@@ -335,8 +335,8 @@ class IsolatedOutputs:
 
     Example:
         >>> outputs = IsolatedOutputs(nn.Softmax(0), torch.zeros(1, 2))
-        >>> outputs(torch.tensor([[1.0, 1.0], [9.0, 9.0]])).tolist()
-        [[0.5, 0.5], [0.5, 0.5]]
+        >>> outputs(torch.tensor([[1.0, 2.0], [9.0, 9.0]])).tolist()  # over a batch of one
+        [[1.0, 1.0], [1.0, 1.0]]
     """
 
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:

@@ -274,7 +274,7 @@ def _rounded_after_the_clip(patch: pytest.MonkeyPatch) -> None:
 
     def rounded(self: Any, parts: Any, there: Any = None) -> Any:
         rows = [
-            torch.einsum("rm,rn->rmn", *part).flatten(1) if isinstance(part, tuple) else part
+            torch.einsum("rm,rn->rmn", *part).flatten(1) if len(part) == 2 else part[0]
             for part in parts
         ]
         gradients = torch.cat([row.flatten(1).double() for row in rows], 1)
