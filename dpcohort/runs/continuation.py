@@ -55,6 +55,7 @@ from dpcohort.runs.folder import (
     latest_checkpoint,
     open_log,
     read_json,
+    remove_receipts,
     settings_sha256,
     write_json,
 )
@@ -447,6 +448,8 @@ def charge_run(run: str | Path, charge: Charge) -> None:
                 )
         for name, words in changes_since_sealed(folder, read_json(folder / RESULT)) if done else ():
             raise VerificationError(f"{folder / name}: {words} Nothing was spent now.")
+        if not done:  # of a stop; what is charged now is not in them
+            remove_receipts(folder)
         (folder / CHARGES).mkdir(exist_ok=True)
         write_charge(folder / CHARGES / f"{charge.id}.json", charge)
         if done:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._version import __version__
-from dpcohort.atomic_file import atomic_writer, new_file_mode, write_text
+from dpcohort.atomic_file import atomic_writer, new_file_mode, sync_folder, write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_JSON, LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.text_files import parse_json
@@ -535,3 +535,15 @@ def latest_checkpoint(
 def checkpoint_files(folder: Path) -> list[Path]:
     """The checkpoints in a folder, newest first."""
     return sorted(folder.glob("round-*.safetensors"), reverse=True)
+
+
+def remove_receipts(folder: Path) -> None:
+    """Remove the interim receipts of a stopped run, before anything more is counted in it.
+
+    Args:
+        folder: of the run.
+    """
+    for path in (folder / RECEIPTS).glob("*"):
+        path.unlink()
+    if (folder / RECEIPTS).is_dir():
+        sync_folder(folder / RECEIPTS)

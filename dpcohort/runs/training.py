@@ -25,7 +25,7 @@ from torch import nn
 import dpcohort
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort
-from dpcohort.atomic_file import atomic_writer, owner_only, sync_folder, write_text
+from dpcohort.atomic_file import atomic_writer, owner_only, write_text
 from dpcohort.config import Config
 from dpcohort.config.settings import config_for_folder
 from dpcohort.consent import typed
@@ -64,7 +64,6 @@ from dpcohort.runs.folder import (
     MODEL,
     PARTITION,
     PLAN,
-    RECEIPTS,
     RESULT,
     ROUNDS,
     SETTINGS,
@@ -79,6 +78,7 @@ from dpcohort.runs.folder import (
     open_log,
     read_json,
     read_log,
+    remove_receipts,
     rewrite_log,
     settings_sha256,
     without_times,
@@ -334,9 +334,7 @@ class Recorder:
                     "dpcohort verify"
                 )
         else:  # of an earlier stop; what is counted from here on is not in them
-            for path in (folder / RECEIPTS).glob("*"):
-                path.unlink()
-            sync_folder(folder / RECEIPTS)
+            remove_receipts(folder)
         next_round, self._arrays, damaged = latest_checkpoint(
             folder / CHECKPOINTS, owner=self._owner
         )

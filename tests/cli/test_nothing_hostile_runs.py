@@ -23,7 +23,7 @@ import typer
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rules import PowerOfChoice
-from dpcohort.cli import COMMANDS, app, main
+from dpcohort.cli import COMMANDS, app, main, other_commands
 from dpcohort.deploy.guard.terms import commented_terms
 from dpcohort.selection.problem import PlannedRule, evaluated
 
@@ -187,7 +187,7 @@ _OTHERS = """
 out letter picture figure csv backup keep to socket folder tensorboard wandb mlflow changes rule
 eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges
-dataset neighbours across_runs head setting superlink category leave_out latex
+dataset neighbours across_runs head setting superlink category leave_out latex require pull
 """
 OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.
@@ -202,6 +202,10 @@ WORDS = {("receipt", "client"), ("what-if", "client"), ("guard new", "client"), 
          ("data fetch", "name"), ("flower node", "guard"), ("plan", "guard")}  # fmt: skip
 
 
+#: Of this package, and of others that are installed beside it.
+ALL = (*COMMANDS, *other_commands())
+
+
 def commands():
     """Every command with its arguments: those that there are."""
 
@@ -211,7 +215,7 @@ def commands():
                 yield from walk(f"{words} {name}", inner)
         yield words, [one for one in command.params if one.name != "help"]
 
-    for name in COMMANDS:
+    for name in ALL:
         yield from walk(name, typer.main.get_command(app(name)).commands[name])
 
 
@@ -263,7 +267,7 @@ def tried(hostile, monkeypatch, capsys, tmp_path):
     monkeypatch.delitem(sys.modules, "hostile_marker", raising=False)
     monkeypatch.setattr("signal.signal", lambda *given: None)
 
-    def run(kinds=tuple(files), only=frozenset(COMMANDS), without=()):
+    def run(kinds=tuple(files), only=frozenset(ALL), without=()):
         counter, seen = itertools.count(), set()
         some = {kind: names if kind in kinds else [] for kind, names in files.items()}
         for command, arguments, tested, file in cases(some):
@@ -284,7 +288,7 @@ def tried(hostile, monkeypatch, capsys, tmp_path):
 
 
 def test_no_command_runs_anything_of_a_hostile_file(tried):
-    assert set(COMMANDS) - tried() == {"rules", "audit", "doctor", "demo"}  # which take no file
+    assert set(ALL) - tried() == {"rules", "audit", "doctor", "demo"}  # which take no file
 
 
 def test_what_is_only_read_is_not_even_run_where_it_was_allowed(tried):

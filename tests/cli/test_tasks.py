@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 import numpy as np
@@ -149,10 +148,7 @@ def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, sta
     terminal("train", stays, "-o", "seen", *own, code=2)
     assert "failed on records of a round (own_losses_of_a_command.py, line 13)" in terminal.errors
     assert "ValueError: a stay of" in terminal.errors
-    terminal("train", stays, "-o", "private", "--private-entropy", *own, code=2)
-    told = " ".join(terminal.errors.split())
-    assert "(own_losses_of_a_command.py, line 13): ValueError. What it says is withheld" in told
-    assert "stay of" not in told
-    told = told[told.index("the loss own_losses") :]
-    assert len(re.findall(r"\d+", told)) == 1  # the line: no count of a batch
+    # Alone, no record is many; what fails counts for nothing and is not told.
+    shown = terminal("train", stays, "-o", "private", "--private-entropy", *own)
+    assert "stay of" not in shown + terminal.errors
     sys.modules.pop("own_losses_of_a_command", None)

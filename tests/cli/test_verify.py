@@ -86,7 +86,7 @@ def private(run, tmp_path):
 
 
 def test_it_says_which_run_is_private_and_whose_word_that_is(terminal, run, private):
-    shown = terminal("verify", run, private)
+    shown = " ".join(terminal("verify", run, private).split())
     simulated, rest = shown.split(f"{private}: ")
     assert "SIMULATION with noise of a seed, NOT PRIVATE" in simulated
     assert rest.startswith("holds; PRIVATE, by the word of those below; ")

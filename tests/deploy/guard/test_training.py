@@ -209,6 +209,7 @@ class Raises(torch.nn.Module):
         return self.layer(x)
 
 
+@plugin("model")
 def raising(classes):
     return Raises(classes)
 
