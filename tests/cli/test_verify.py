@@ -85,10 +85,8 @@ def private(run, tmp_path):
     return place
 
 
-def test_it_says_which_run_is_private_and_whose_word_that_is(terminal, run, private, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    shown = terminal("verify", run, private)
-    assert f"{private}: " in shown, shown
+def test_it_says_which_run_is_private_and_whose_word_that_is(terminal, run, private):
+    shown = terminal("verify", run, private).replace("\n", "")  # long paths are broken
     simulated, rest = shown.split(f"{private}: ")
     assert "SIMULATION with noise of a seed, NOT PRIVATE" in simulated
     assert rest.startswith("holds; PRIVATE, by the word of those below; ")
