@@ -296,7 +296,6 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
             weights=weights,
             shares=np.full(sizes.size, share),
             honest=1 + company,
-            alone_epsilon=np.full(sizes.size, np.nan),
         ),
     )
 

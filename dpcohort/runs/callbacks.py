@@ -45,7 +45,7 @@ def _settings(run: Run) -> dict[str, object]:
     return {
         "plan": run.plan.sha256,
         "clients": len(run.plan.population),
-        "rule": run.plan.selection.rule,
+        "rule": run.plan.rule,
         "rounds": run.plan.training.rounds,
         "cohort_size": run.plan.training.cohort_size,
         "clip": run.plan.training.clip,

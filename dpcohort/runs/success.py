@@ -53,7 +53,7 @@ def plan_warnings(plan: Plan) -> list[str]:
 def _selection_moves_nothing(plan: Plan) -> list[str]:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
     eta = plan.selection.eta
-    asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
+    asked_for = plan.adaptive is not None or plan.rule == "unbiased"
     if asked_for or eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
         return []
     threshold = plan.problem.threshold

@@ -420,8 +420,8 @@ def _mended(folder: Path, job: TrainingJob) -> list[str]:
 def _facts(plan: Plan) -> dict[str, object]:
     """What may be told of a plan beside another one."""
     return {
-        "the rule": plan.selection.rule,
-        "settings of the rule": dict(plan.selection.settings),
+        "the rule": plan.rule,
+        "settings of the rule": dict(plan.participation.settings),
         **{f"training.{name}": value for name, value in asdict(plan.training).items()},
         **{f"privacy.{name}": value for name, value in asdict(plan.contract).items()},
         "the number of clients": len(plan.population),

@@ -27,7 +27,7 @@ PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
 
 @pytest.fixture
 def receipts(plan):
-    return make_receipts(plan, plan.schedule.counts)
+    return make_receipts(plan, plan.counts)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_says_promised_planned_spent_and_certified(plan, receipts):
 
 
 def test_a_broken_promise_is_said_loudly(plan):
-    receipts = make_receipts(plan, 2 * plan.schedule.counts, settings=PRIVATE)
+    receipts = make_receipts(plan, 2 * plan.counts, settings=PRIVATE)
     private = [r for r in receipts if not r.public]
     assert not any(r.holds for r in private)
     assert "BROKEN" in private[0].text()
@@ -192,11 +192,11 @@ def test_nothing_certified_holds_nothing():
 
 def test_what_charged_tuning_spent_is_told_for_who_has_a_budget(plan):
     tuning = {"source": "charged", "share": 0.5}
-    made = make_receipts(plan, plan.schedule.counts, settings={"tuning": tuning})
+    made = make_receipts(plan, plan.counts, settings={"tuning": tuning})
     private = next(one for one in made if not one.public)
     assert private.tuning["epsilon"] == private.promised_epsilon  # as much as was left
     assert all(one.tuning == tuning for one in made if one.public)
-    none = make_receipts(plan, plan.schedule.counts, settings={"tuning": {"source": "none"}})
+    none = make_receipts(plan, plan.counts, settings={"tuning": {"source": "none"}})
     assert none[0].tuning == {"source": "none"}
 
 
@@ -217,11 +217,11 @@ def test_what_a_simulation_charged_before_makes_all_of_it_a_simulation(plan):
 
 
 def test_tuning_that_a_run_wrote_down_is_told_as_it_was_charged(plan):
-    name = next(one.client for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    name = next(one.client for one in make_receipts(plan, plan.counts) if not one.public)
     paid = Charge(what="tuning", id="", private=True, spent={name: (0.125, 1e-6)})
     charges = {"promised": {name: [1.0, 1e-5]}, "spent": [paid.to_dict()]}
     settings = {"tuning": {"source": "charged", "share": 0.5, "private": True}, "charges": charges}
-    made = {r.client: r for r in make_receipts(plan, plan.schedule.counts, settings=settings)}
+    made = {r.client: r for r in make_receipts(plan, plan.counts, settings=settings)}
     assert (made[name].tuning["epsilon"], made[name].tuning["delta"]) == (0.125, 1e-6)
 
 

@@ -15,12 +15,12 @@ from dpcohort.runs.receipts import make_receipts
 
 @pytest.fixture(scope="module")
 def points(plan):
-    return client_points(plan, plan.schedule.counts)
+    return client_points(plan, plan.counts)
 
 
 def test_points_have_the_numbers_of_plan_and_receipts(plan, points):
     assert [point.name for point in points] == list(plan.population.ids)
-    receipts = {r.client: r for r in make_receipts(plan, plan.schedule.counts)}
+    receipts = {r.client: r for r in make_receipts(plan, plan.counts)}
     for k, point in enumerate(points):
         assert point.probability == plan.selection.probabilities[k]
         assert point.holds
@@ -38,7 +38,7 @@ def test_the_sentences_are_those_of_explain(plan, points):
 
 def test_a_draw_that_was_never_planned_breaks_the_promise(plan):
     never = np.flatnonzero(~plan.drawn)
-    draws = plan.schedule.counts.copy()
+    draws = plan.counts.copy()
     draws[:7] *= 40
     broken = [point for point in client_points(plan, draws) if not point.holds]
     assert len(broken) == 7 - np.count_nonzero(never < 7)

@@ -27,7 +27,7 @@ def levels(plan, *, rounds, client=None, epsilon=None):
         population,
         replace(plan.training, rounds=rounds),
         contract=plan.contract,
-        noise_model=plan.noise_model,
+        noise_model=plan.fixed_cohorts.noise_model,
     )
     return found
 

@@ -48,7 +48,7 @@ def test_who_should_raise_epsilon_first_is_what_a_new_plan_would_say(plan, finis
     gains = report.worth["gains"]
     assert [gain["noise"] for gain in gains] == sorted(gain["noise"] for gain in gains)
     assert {gain["client"] for gain in gains} == set(plan.population.ids) - {"open data"}
-    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
+    rule = rule_from_settings(plan.rule, **plan.participation.settings)
     first = gains[0]["client"]
     richer = plan.population.with_budget(first, Budget(2 * gains[0]["epsilon"], 1e-5))
     then, now = (
@@ -186,7 +186,7 @@ def test_pooled_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, 
     assert cards["Honest members counted on"] == "3 of 4"
     alone = max(row.alone for row in report.rows if row.alone is not None)
     assert cards["If all others collude"] == f"ε {alone:.3g}"
-    assert alone == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
+    assert alone == pytest.approx(np.nanmax(plan.certificate.alone_epsilon), rel=1e-2)
     assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
     assert "here it is pooled" in report.explorer["why"]
     page = render(report)

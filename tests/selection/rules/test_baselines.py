@@ -229,7 +229,7 @@ def test_a_plan_takes_it_as_an_object():
     training = Training(rounds=4, cohort_size=2, batch_size=20, dimension=10)
     plan = make_plan(clients, training, selection=GradientBound(bounds=(3.0, 1.0)), seed=1)
     assert plan.selection.probabilities.tolist() == [0.75, 0.25]
-    assert plan.selection.rule == "gradient-bound"
+    assert plan.rule == "gradient-bound"
     # What is asked of the plan later makes the rule again from its name and settings.
     assert plan.explain("client-0").larger_budget.probability == 0.75
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients spent before the rounds of a plan: earlier runs, and charges beside them.
+
+``Past.none`` is a past like any other: its histories are empty and it leaves every budget whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpcohort._validate import BoolArray
+from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.events import History
+from dpcohort.accounting.segments import (
+    Charge,
+    Segment,
+    charges_in,
+    check_contract,
+    left_population,
+    past_of,
+)
+from dpcohort.clients import Population
+from dpcohort.planning.participation import refuse_clients
+
+
+@dataclass(frozen=True)
+class Past:
+    """Earlier runs that a plan continues, oldest first, with the charges made beside them.
+
+    Attributes:
+        segments: one for each run.
+
+    Example:
+        >>> Past.none.history("north").steps, Past.none.rounds
+        (0, 0)
+    """
+
+    none: ClassVar[Past]
+
+    segments: tuple[Segment, ...] = ()
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> Past:
+        """A past of these runs."""
+        return cls(tuple(segments))
+
+    def __bool__(self) -> bool:
+        return bool(self.segments)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all runs together."""
+        return sum(segment.rounds for segment in self.segments)
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """What was spent beside the rounds of these runs."""
+        return charges_in(self.segments)
+
+    def history(self, client: str) -> History:
+        """All events of a client in these runs."""
+        return past_of(self.segments, client)
+
+    def histories(self, population: Population) -> tuple[History, ...]:
+        """All events of each client of a population; empty where there were no runs at all."""
+        return tuple(map(self.history, population.ids)) if self.segments else ()
+
+    def spent_by(self, population: Population) -> BoolArray:
+        """Clients with a budget that took part in one of these runs."""
+        if not self.segments:
+            return np.zeros(len(population), dtype=np.bool_)
+        took_part = [history.steps > 0 for history in self.histories(population)]
+        return np.array(took_part, dtype=np.bool_) & ~population.public
+
+    def left(self, population: Population) -> Population:
+        """The clients with what these runs left of their budgets.
+
+        Raises:
+            BudgetExceededError: of a client nothing is left; all such are named.
+        """
+        return left_population(population, self.segments)
+
+    def check(self, population: Population, contract: Contract, cohort_size: int) -> None:
+        """Refuse a past that has no total under a contract, or clients that were public in it."""
+        check_contract(self.segments, contract, cohort_size)
+        bare = {name for segment in self.segments for name in segment.without_noise}
+        if bare:
+            here = np.array([name in bare for name in population.ids], dtype=np.bool_)
+            refuse_clients(
+                population, here & ~population.public, "has a budget, and was a public one before"
+            )
+
+    def if_alone(self) -> Past:
+        """The same as each client must count it if all others collude."""
+        return Past(tuple(segment.if_alone() for segment in self.segments))
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Plain values, as a plan's file has them."""
+        return [segment.to_dict() for segment in self.segments]
+
+    @classmethod
+    def from_dict(cls, values: Sequence[Mapping[str, Any]]) -> Past:
+        """The past from :meth:`to_dict`."""
+        return cls(tuple(map(Segment.from_dict, values)))
+
+
+Past.none = Past()
