@@ -83,9 +83,9 @@ def test_reports_are_spending_too(run):
 
 
 def test_raw_reports_have_no_bound(run):
-    choosing = run.plan.adaptive
-    terms = replace(choosing.terms, mode="raw")
-    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
+    choosing = run.plan.participation
+    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    raw = replace(run.plan, participation=replace(choosing, reports=reports))
     for point in adaptive_points(raw, run.draws, run.reports):
         assert point.spent is None
         assert not point.holds

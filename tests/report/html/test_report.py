@@ -156,9 +156,9 @@ def test_an_adaptive_run_is_a_run_like_others(adaptive):
 
 def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
     run = read_run(adaptive)
-    choosing = run.plan.adaptive
-    terms = replace(choosing.terms, mode="raw")
-    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
+    choosing = run.plan.participation
+    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    raw = replace(run.plan, participation=replace(choosing, reports=reports))
     entropy = {**run.settings, "randomness": "entropy"}
     report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
     assert report.stamp.startswith("NOT PRIVATE")
