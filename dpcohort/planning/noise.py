@@ -8,9 +8,10 @@ noise alone, and how much it counts in the model.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,28 +37,33 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9
 
 
-class Noise(Protocol):
-    """Noise multipliers of the clients, and whose noise they count on."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noise(ABC):
+    """Noise multipliers of the clients, and whose noise they count on.
+
+    Attributes:
+        multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C; 0 for
+            public clients, NaN for clients that are never drawn, so that using one by mistake
+            spoils the model instead of sending its gradient without noise.
+        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
+    """
 
     #: Word for it in a plan's file, and of the contract's trust.
     kind: ClassVar[str]
 
-    @property
-    def multipliers(self) -> FloatArray:
-        """z_k, std of the noise on the sum of clipped gradients, in units of C.
+    multipliers: FloatArray
+    lifted: BoolArray
 
-        0 for public clients; NaN for clients that are never drawn, so that using one by mistake
-        spoils the model instead of sending its gradient without noise.
-        """
-
-    @property
-    def lifted(self) -> BoolArray:
-        """Clients whose paper noise did not certify and was replaced by the tight noise."""
+    def __post_init__(self) -> None:
+        for column in (self.multipliers, self.lifted):
+            column.setflags(write=False)
 
     @property
+    @abstractmethod
     def honest(self) -> int:
         """h, members of a cohort whose noise the multipliers count on; 1 is oneself."""
 
+    @abstractmethod
     def check(
         self,
         population: Population,
@@ -67,30 +73,30 @@ class Noise(Protocol):
     ) -> None:
         """Refuse noise that the contract does not mean, or that no lattice carries."""
 
+    @abstractmethod
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
         """Noise multiplier of each client's own noise: what is left if all others collude."""
 
+    @abstractmethod
     def std_per_draw(self, batch_sizes: IntArray) -> FloatArray:
         """Std of the noise that each client adds to a round's mean gradient, in units of C."""
 
+    @abstractmethod
     def model_weights(self, participation: Participation) -> FloatArray:
         """Effective weight of each client in the model, summing to 1."""
 
+    @abstractmethod
     def plain(self) -> dict[str, Any]:
         """What a plan's file and hash have of it beside the multipliers."""
 
+    @abstractmethod
     def columns(self) -> dict[str, NDArray[Any]]:
         """Arrays by name beside the multipliers; the hash of a plan covers them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LocalNoise:
+class LocalNoise(Noise):
     """Noise that each client adds for itself alone.
-
-    Attributes:
-        multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C; 0 for
-            public clients, NaN for clients that are never drawn.
-        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
 
     Example:
         >>> LocalNoise(multipliers=np.ones(2), lifted=np.zeros(2, dtype=bool)).honest
@@ -98,14 +104,11 @@ class LocalNoise:
     """
 
     kind: ClassVar[str] = "local"
-    honest: ClassVar[int] = 1
 
-    multipliers: FloatArray
-    lifted: BoolArray
-
-    def __post_init__(self) -> None:
-        for column in (self.multipliers, self.lifted):
-            column.setflags(write=False)
+    @property
+    def honest(self) -> int:
+        """1: a client counts on nobody else."""
+        return 1
 
     def check(
         self,
@@ -140,25 +143,19 @@ class LocalNoise:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DistributedNoise:
+class DistributedNoise(Noise):
     """Shares of a cohort's noise, which secure aggregation adds up (distributed DP).
 
+    The multipliers are those that h honest shares give each client, against what its weight lets a
+    record do.
+
     Attributes:
-        multipliers: noise multiplier that h honest shares give each client, against what its weight
-            lets a record do.
-        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
         pool: weights, shares, honest members and their lattice.
     """
 
     kind: ClassVar[str] = "distributed"
 
-    multipliers: FloatArray
-    lifted: BoolArray
     pool: Pooled
-
-    def __post_init__(self) -> None:
-        for column in (self.multipliers, self.lifted):
-            column.setflags(write=False)
 
     @property
     def honest(self) -> int:

@@ -8,9 +8,10 @@ asked for beside their updates; ``Reports.none`` asks nobody and composes like a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ class Reports:
         return self.multipliers * half / records
 
 
-class Participation(Protocol):
+class Participation(ABC):
     """Who takes part when, and how often at most."""
 
     #: Word for it in a plan's file.
@@ -95,26 +96,32 @@ class Participation(Protocol):
     bounds: ClassVar[str]
 
     @property
+    @abstractmethod
     def rule_name(self) -> str:
         """Name of the selection rule."""
 
     @property
+    @abstractmethod
     def settings(self) -> Mapping[str, object]:
         """Settings of the rule."""
 
     @property
+    @abstractmethod
     def counts(self) -> IntArray:
         """Draws of each client over all rounds; at most, where cohorts are not fixed."""
 
     @property
+    @abstractmethod
     def spending(self) -> BoolArray:
         """Clients that spend something if the training goes through."""
 
     @property
+    @abstractmethod
     def reports(self) -> Reports:
         """What clients report."""
 
     @property
+    @abstractmethod
     def probabilities(self) -> FloatArray:
         """p^s, one number per client.
 
@@ -123,27 +130,33 @@ class Participation(Protocol):
         """
 
     @property
+    @abstractmethod
     def depends_on_outputs(self) -> bool:
         """Whether who is drawn follows from what clients gave out, so that caps are charged."""
 
+    @abstractmethod
     def cohort(self, round: int) -> IntArray | None:
         """Positions of the clients drawn in a round; None where a rule chooses them then."""
 
+    @abstractmethod
     def check(self, population: Population, training: Training) -> None:
         """Refuse what is of other clients, rounds or cohorts."""
 
+    @abstractmethod
     def mean_per_draw(self, column: FloatArray) -> float:
         """Mean over all draws of a number that each client has."""
 
+    @abstractmethod
     def plain(self) -> dict[str, Any]:
         """Settings in plain values; the hash of a plan covers them."""
 
+    @abstractmethod
     def columns(self) -> dict[str, NDArray[Any]]:
         """Arrays by name; the hash of a plan covers them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FixedCohorts:
+class FixedCohorts(Participation):
     """Cohorts drawn before training, from the probabilities of a selection.
 
     Attributes:
@@ -254,7 +267,7 @@ class FixedCohorts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CappedRule:
+class CappedRule(Participation):
     """A rule that chooses each round's cohort, within a cap on the draws of each client.
 
     Attributes:

@@ -178,9 +178,9 @@ class Recorder:
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
-        if self._chooser is None:
-            clients = self.job.plan.schedule.cohorts[round]
-        else:
+        clients = self.job.plan.participation.cohort(round)
+        if clients is None:
+            assert self._chooser is not None
             clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
         return cohort_of(self.job.plan, round, clients)

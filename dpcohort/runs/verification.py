@@ -195,7 +195,10 @@ class _Check:
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
-        self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
+        planned = map(plan.participation.cohort, range(plan.training.rounds))
+        self._cohorts: dict[int, list[int]] = {
+            round: cohort.tolist() for round, cohort in enumerate(planned) if cohort is not None
+        }
 
     def wrong(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="mismatch", subject=subject, message=message))
