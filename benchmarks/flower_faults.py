@@ -495,7 +495,7 @@ def run_app(unit: str, rounds: int) -> dict[str, Any]:
         accounts = read_state(app / "ledgers" / f"{name}.ledger").accounts
         counted[name] = len(accounts[name]["quickstart"].draws)
     verification = verify_run(app / "run")
-    planned = dict(zip(clients, plan.schedule.counts.tolist(), strict=True))
+    planned = dict(zip(clients, plan.counts.tolist(), strict=True))
     found = {
         "unit": unit,
         "rounds": rounds,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -19,11 +20,11 @@ from dpcohort._validate import FloatArray, choice, number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import selection_problem
+from dpcohort.planning.noise import DistributedNoise, Noise
 from dpcohort.plugins import RULES, is_rule, place_of
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
@@ -136,9 +137,6 @@ class Explanation(ClientExplanation):
         epsilon_of_one_more_draw: what one more draw at the planned noise would spend in all.
         larger_budget: what doubling epsilon would change; None if public, and where only the plan
             is left of a rule of one's own.
-        weight: where noise is pooled, the factor on its mean gradient whenever it is drawn.
-        honest: where noise is pooled, the members on whose shares of noise it counts.
-        alone_epsilon: where noise is pooled, what it will have spent if all others collude.
     """
 
     batch_size: int
@@ -157,24 +155,15 @@ class Explanation(ClientExplanation):
     one_more_draw: float | None = None
     epsilon_of_one_more_draw: float | None = None
     larger_budget: LargerBudget | None = None
-    weight: float | None = None
-    honest: int | None = None
-    alone_epsilon: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        plain = super().to_dict()
-        if self.honest is None:
-            for name in ("weight", "honest", "alone_epsilon"):
-                del plain[name]
-        return plain
 
     def _lines(self) -> list[str]:
         (who,) = super()._lines()
         step = f"Each step uses about {self.batch_size} of them (rate {self.sampling_rate:.3g})."
-        if self.honest is not None:
-            return [f"{who} {step}", *self._pooled_lines()]
-        lines = [f"{who} {step}", self._why(), self._noise()]
+        return [f"{who} {step}", *self._details()]
+
+    def _details(self) -> list[str]:
+        """Why it has its probability and its noise, and what would change them."""
+        lines = [self._why(), self._noise()]
         if self.one_more_draw is not None:
             lines.append(self._one_more(self.one_more_draw))
         if self.larger_budget is not None:
@@ -183,31 +172,6 @@ class Explanation(ClientExplanation):
             lines.append(
                 "What a larger epsilon would change cannot be told from the plan alone: its rule "
                 "is not installed here. Explain the config it was made from."
-            )
-        return lines
-
-    def _pooled_lines(self) -> list[str]:
-        """How loudly it speaks, and on whom it counts."""
-        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
-        if self.draws == 0:
-            return ["It is never drawn, has no weight and spends nothing."]
-        lines = [
-            f"It is drawn {_often(self.draws)} and its mean gradient then counts with weight "
-            f"{self.weight:.4g}: {self.probability:.4g} of the model, {ratio:.3g} times its share "
-            "of all records. Weights are public and tell budgets."
-        ]
-        if self.public:
-            return [*lines, "It adds a share of noise for the others."]
-        lines.append(
-            f"The noise of {counted(self.honest or 1, 'honest member')} of a cohort is "
-            f"{self.noise_multiplier:.4g} times what one record can add: certified to spend "
-            f"epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others collude, "
-            f"its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
-        )
-        if (larger := self.larger_budget) is not None:
-            lines.append(
-                f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would count "
-                f"{larger.times_as_often:.3g} times as much."
             )
         return lines
 
@@ -274,6 +238,60 @@ class Explanation(ClientExplanation):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistributedExplanation(Explanation):
+    """Numbers about one client of a plan with distributed noise, beside those of ``Explanation``.
+
+    Attributes:
+        weight: factor on its mean gradient whenever it is drawn.
+        honest: members of a cohort whose shares of noise it counts on.
+        alone_epsilon: what it will have spent if all others collude; None for public clients.
+    """
+
+    weight: float
+    honest: int
+    alone_epsilon: float | None
+
+    def _details(self) -> list[str]:
+        """Weight in the model, and the honest-client assumption."""
+        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
+        if self.draws == 0:
+            return ["It is never drawn, has no weight and spends nothing."]
+        lines = [
+            f"It is drawn {_often(self.draws)} and its mean gradient then counts with weight "
+            f"{self.weight:.4g}: {self.probability:.4g} of the model, {ratio:.3g} times its share "
+            "of all records. Weights are public and tell budgets."
+        ]
+        if self.public:
+            return [*lines, "It adds a share of noise for the others."]
+        lines.append(
+            f"The noise of {counted(self.honest, 'honest member')} of a cohort is "
+            f"{self.noise_multiplier:.4g} times what one record can add: certified to spend "
+            f"epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others collude, "
+            f"its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
+        )
+        if (larger := self.larger_budget) is not None:
+            lines.append(
+                f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would count "
+                f"{larger.times_as_often:.3g} times as much."
+            )
+        return lines
+
+
+@singledispatch
+def _explained(noise: Noise, plan: Plan, k: int, numbers: dict[str, Any]) -> Explanation:
+    return Explanation(**numbers)
+
+
+@_explained.register(DistributedNoise)
+def _(noise: DistributedNoise, plan: Plan, k: int, numbers: dict[str, Any]) -> Explanation:
+    alone = None if numbers["public"] else float(plan.certificate.alone_epsilon[k])
+    weight = float(noise.pool.weights[k])
+    return DistributedExplanation(
+        **numbers, weight=weight, honest=noise.honest, alone_epsilon=alone
+    )
+
+
 def explain_client(
     plan: Plan, client: str, *, larger_epsilon: float | None = None, rule: PlannedRule | None = None
 ) -> Explanation:
@@ -318,7 +336,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
         plan: the plan.
         clients: their positions in its population.
     """
-    people, selection, pooled = plan.population, plan.selection, plan.pooled
+    people, selection = plan.population, plan.selection
     # Noise variance of a draw if every client were drawn equally often.
     equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
     level, floor = plan.noise_levels
@@ -329,9 +347,9 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
     by_size = _noise_shares(plan.problem, selection.unbiased)
     for k in clients:
         is_public = bool(people.public[k])
-        draws, batch = int(plan.schedule.counts[k]), int(plan.batch_sizes[k])
+        draws, batch = int(plan.counts[k]), int(plan.batch_sizes[k])
         z = float(plan.noise_multipliers[k])
-        yield Explanation(
+        numbers = dict(
             **_who(plan, k),
             batch_size=batch,
             sampling_rate=float(plan.sampling_rates[k]),
@@ -346,10 +364,8 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
             noise_share=float(shares[k]),
             unbiased_noise_share=float(by_size[k]),
-            weight=None if pooled is None else float(pooled.weights[k]),
-            honest=None if pooled is None else pooled.honest,
-            alone_epsilon=None if pooled is None or is_public else float(pooled.alone_epsilon[k]),
         )
+        yield _explained(plan.noise, plan, k, numbers)
 
 
 def _who(plan: Plan, k: int) -> dict[str, Any]:
@@ -357,7 +373,7 @@ def _who(plan: Plan, k: int) -> dict[str, Any]:
     people, public = plan.population, bool(plan.population.public[k])
     return {
         "client": people.ids[k],
-        "rule": plan.selection.rule,
+        "rule": plan.rule,
         "size": int(people.sizes[k]),
         "public": public,
         "epsilon": None if public else float(people.epsilon[k]),
@@ -379,7 +395,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     """
     steps = int(plan.steps[k])
     more = steps + plan.training.local_steps
-    left = left_population(plan.population, plan.before)
+    left = plan.past.left(plan.population)
     epsilon, delta = float(left.epsilon[k]), float(plan.population.delta[k])
     rate = float(plan.sampling_rates[k])
 
@@ -391,7 +407,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
-    draws = int(plan.schedule.counts[k]) + 1
+    draws = int(plan.counts[k]) + 1
     unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
 
@@ -399,7 +415,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
 def _with_larger_budget(
     plan: Plan, k: int, larger_epsilon: float | None, rule: PlannedRule | None
 ) -> LargerBudget | None:
-    name = plan.selection.rule
+    name = plan.rule
     if rule is None and name not in RULES["selection"] and larger_epsilon is None:
         return None  # to explain a plan, no code of somebody is loaded
     if rule is None and not is_rule("selection", name):
@@ -415,7 +431,7 @@ def _with_larger_budget(
     budget = Budget(epsilon=larger, delta=float(plan.population.delta[k]))
     people = plan.population.with_budget(plan.population.ids[k], budget)
     scenario = Scenario.of(plan)
-    problem = scenario.problem(left_population(people, plan.before))
+    problem = scenario.problem(plan.past.left(people))
     probability = float(selected(rule or scenario.made_rule(), problem).probabilities[k])
     before = float(plan.selection.probabilities[k])
     return LargerBudget(
@@ -442,10 +458,10 @@ class Scenario:
         return cls(
             population=plan.population,
             training=plan.training,
-            rule=place_of("selection", plan.selection.rule),
-            rule_settings=plan.selection.settings,
+            rule=place_of("selection", plan.rule),
+            rule_settings=plan.participation.settings,
             contract=plan.contract,
-            noise_model=plan.noise_model,
+            noise_model=plan.fixed_cohorts.noise_model,
         )
 
     def made_rule(self) -> PlannedRule:
@@ -619,23 +635,23 @@ def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
         >>> explain_adaptive_client(plan, "a").draw_cap
         4
     """
-    people, terms = plan.population, plan.terms
+    people, terms = plan.population, plan.reports.terms
     k = people.index_of(client)
     public = bool(people.public[k])
-    noised = plan.has_private_reports and not public
+    noised = plan.reports.are_private and not public
     noise = float(plan.noise_multipliers[k])
     return AdaptiveExplanation(
         **_who(plan, k),
-        draw_cap=int(plan.schedule.counts[k]),
-        report_cap=None if terms is None else int(plan.report_caps[k]),
+        draw_cap=int(plan.counts[k]),
+        report_cap=None if terms is None else int(plan.reports.caps[k]),
         statistic=None if terms is None else f"mean {terms.statistic}",
-        raw_reports=plan.has_raw_reports,
+        raw_reports=plan.reports.are_raw,
         noise_multiplier=noise,
         noise_std=noise / int(plan.batch_sizes[k]),
         report_std=float(plan.report_stds[k]) if noised else None,
         report_share=float(terms.share) if noised and terms is not None else None,
         certified_epsilon=None
-        if public or plan.has_raw_reports
+        if public or plan.reports.are_raw
         else float(plan.certified_epsilon[k]),
     )
 
@@ -967,9 +983,9 @@ def _settings(plan: Plan) -> dict[str, Any]:
     return {
         **{f"training.{key}": value for key, value in asdict(plan.training).items()},
         **{f"privacy.{key}": value for key, value in plan.contract.to_dict().items()},
-        "selection.rule": plan.selection.rule,
-        "selection.noise_model": plan.noise_model,
-        **{f"selection.{key}": value for key, value in plan.selection.settings.items()},
+        "selection.rule": plan.rule,
+        "selection.noise_model": plan.fixed_cohorts.noise_model,
+        **{f"selection.{key}": value for key, value in plan.participation.settings.items()},
         "schedule.draws": plan.schedule.draws,
         "schedule.seed": plan.seed,
     }

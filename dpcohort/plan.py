@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan: everything decided before training, frozen, hashed and certified.
 
-Population, training settings, contract and noise are in it, and with them a certificate of each
-client's epsilon. A *fixed* plan has a selection and all cohorts: nothing random is left but the
-batches and the noise. An *adaptive* plan leaves open who is drawn when: its rule decides that round
-by round, within a cap for each client, to which the noise is calibrated.
+A plan is a population with a participation, a noise and a past: who takes part when, with how much
+noise, after what was spent before; and a certificate of each client's epsilon. Where cohorts are
+fixed nothing random is left but the batches and the noise. A rule that chooses each cohort does so
+within a cap for each client, to which the noise is calibrated.
 
-``plan.json`` has the plan as columns of plain JSON, with the hash of its content; a fixed plan and
-an adaptive one have a format each. A column is a list, or one value where all clients of a fixed
-plan share it. Numbers are written so that they read back to the same bits. The hash covers the
-content, not the spelling of the file.
+``plan.json`` (:mod:`dpcohort.planning.file`) has all of it; the hash covers the content, not the
+spelling of the file.
 """
 
 from __future__ import annotations
@@ -18,47 +16,36 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
-from dpcohort._version import __version__
-from dpcohort.accounting.charges import Charge, Paid, after_charges, check_neighbours
+from dpcohort.accounting.charges import Charge, Paid, after_charges
 from dpcohort.accounting.contract import Contract, Guard, NoiseModel
-from dpcohort.accounting.deployed_noise import (
-    CALIBRATION_LIMIT,
-    deploy_noise,
-    noise_levels,
-)
+from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, deploy_noise, noise_levels
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
-from dpcohort.accounting.pooled import (
-    Pooled,
-    adaptive_under_pooled_trust,
-    common_lattice,
-    refuse_unpoolable,
-    refuse_weightless,
-    with_lattice,
-)
-from dpcohort.accounting.segments import Segment, check_contract, left_population, past_of
-from dpcohort.atomic_file import atomic_writer
+from dpcohort.accounting.pooled import Pooled, refuse_unpoolable, with_lattice
+from dpcohort.accounting.segments import Segment
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES, shared
-from dpcohort.errors import (
-    BudgetExceededError,
-    DpcohortError,
-    FileFormatError,
-    InputError,
-    VerificationError,
-)
-from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.plugins import RULES, is_named_function, make_rule
+from dpcohort.planning.certificate import Certificate, DistributedCertificate
+from dpcohort.planning.noise import ROUNDING, DistributedNoise, LocalNoise, Noise
+from dpcohort.planning.participation import (
+    CappedRule,
+    FixedCohorts,
+    Participation,
+    Reports,
+    refuse_clients,
+)
+from dpcohort.planning.past import Past
+from dpcohort.plugins import is_named_function
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.problem import (
@@ -66,26 +53,26 @@ from dpcohort.selection.problem import (
     Selection,
     SelectionProblem,
     calibrated_epsilon,
-    check_selection,
     exact_costs,
     paper_costs,
     selected,
 )
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms, RoundView, Statistic
     from dpcohort.explain import Explanation, PlanComparison
 
 __all__ = [
-    "Adaptive",
+    "CappedRule",
+    "Certificate",
+    "DistributedNoise",
+    "FixedCohorts",
+    "LocalNoise",
     "NoiseModel",
+    "Past",
     "Plan",
-    "Pooled",
-    "RecordedRule",
-    "load_plan",
+    "Reports",
     "make_plan",
     "selection_problem",
 ]
@@ -94,28 +81,6 @@ __all__ = [
 #: Above this many different (noise, rate, steps) the fast bound alone is computed.
 _MOST_SECOND_OPINIONS = 200
 _MOST_NAMED = 5
-#: What a file says of a selection beside its probabilities, rule and settings.
-_FOUND = ("eta", "objective", "lower_bound", "gap")
-#: What another order of the same operations may change.
-_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Adaptive:
-    """What an adaptive plan fixes beside caps and noise.
-
-    Attributes:
-        rule: what chooses each cohort.
-        terms: of the reports; None if the rule asks for none.
-        report_caps: reports of each client, at most.
-        report_multipliers: noise multiplier of a report; 0 for public clients, and for all where
-            reports are raw or there are none.
-    """
-
-    rule: AdaptiveRule
-    terms: ReportTerms | None
-    report_caps: IntArray
-    report_multipliers: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,40 +92,23 @@ class Plan:
     Attributes:
         population: the clients and their budgets.
         training: rounds, cohort size, clip and the rest.
-        contract: sampler, neighbours and accountant.
-        selection: the probabilities and the certificate of their optimality; of an adaptive plan
-            the rule alone.
-        schedule: all cohorts; of an adaptive plan how often each client may be drawn.
-        noise_multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C. 0
-            for public clients; NaN for clients that are never drawn, so that using one by mistake
-            spoils the model instead of sending its gradient without noise.
-        certified_epsilon: what each client will have spent at its delta, in an adaptive plan when
-            it reaches both its caps; 0 if never drawn, NaN if public.
-        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
-        seed: what the schedule was drawn from, or the rule's dice. It is public: batches and noise
-            never use it in a deployment.
-        noise_model: which expected noise the selection weighed.
-        adaptive: rule and reports where cohorts are chosen during the training, else None.
-        before: earlier runs that it goes on from, oldest first; what was spent in them counts.
-        paid: promises in all, and what was paid of them beside rounds; the population has the rest.
-        pooled: weights and shares of noise where trust is pooled, else None. The noise multiplier
-            of a client is then that of h honest shares against what its weight lets a record do.
+        contract: sampler, neighbours, accountant and trust.
+        participation: cohorts fixed before training, or a rule that chooses each within caps.
+        noise: of every client alone, or shares of a cohort's.
+        certificate: what each client will have spent at its delta.
+        seed: what the schedule was drawn from, or the chances of the rule. It is public: batches
+            and noise never use it in a deployment.
+        past: earlier runs that it continues; what was spent in them counts.
     """
 
     population: Population
     training: Training
     contract: Contract
-    selection: Selection
-    schedule: Schedule
-    noise_multipliers: FloatArray
-    certified_epsilon: FloatArray
-    lifted: BoolArray
+    participation: Participation
+    noise: Noise
+    certificate: Certificate
     seed: int
-    noise_model: NoiseModel = "exact"
-    adaptive: Adaptive | None = None
-    before: tuple[Segment, ...] = ()
-    paid: Paid = field(default_factory=Paid)
-    pooled: Pooled | None = None
+    past: Past = Past.none
 
     def __repr__(self) -> str:
         return f"Plan({', '.join(self._told().values())})"
@@ -170,18 +118,18 @@ class Plan:
         return html_table("Plan", self._told())
 
     def _told(self) -> dict[str, str]:
-        """What there is to say of the plan, a few words each."""
+        """Short summary fields for repr and notebooks."""
         budgets = self.population.epsilon[~self.population.public]
         ends = f"{budgets.min():.3g} to {budgets.max():.3g}" if budgets.size else ""
         draws = f"{counted(self.training.rounds, 'round')} of {self.training.cohort_size} draws"
         trust = {}
-        if self.pooled is not None:
-            alone = self.pooled.alone_epsilon[~self.population.public]
-            honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
+        if self.noise.kind != LocalNoise.kind:
+            alone = self.certificate.alone_epsilon[~self.population.public]
+            honest = f"{self.noise.honest} of {self.training.cohort_size} honest"
             trust["trust"] = f"pooled, {honest}"
             trust["alone"] = f"epsilon {alone.max():.3g} if all collude"
         return {
-            "rule": self.selection.rule,
+            "rule": self.rule,
             "clients": counted(len(self.population), "client"),
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
@@ -191,114 +139,98 @@ class Plan:
         }
 
     def __post_init__(self) -> None:
-        noise = (self.noise_multipliers, self.certified_epsilon, self.lifted)
-        reports = (self.report_caps, self.report_multipliers)
-        for column in (self.selection.probabilities, *noise, *reports):
-            column.setflags(write=False)
-        clients = len(self.population)
-        lengths = {"schedule is": self.schedule.clients, "noise is": self.noise_multipliers.size}
-        if self.adaptive is None:
-            lengths["selection is"] = self.selection.probabilities.size
-        else:
-            lengths["reports is"] = self.adaptive.report_caps.size
-        if self.pooled is not None:
-            lengths["weights are"] = self.pooled.weights.size
-        for words, length in lengths.items():
-            if length != clients:
-                raise InputError.because(
-                    f"the {words} for {length} clients but the population has {clients}."
-                )
-        check_selection(self.selection, clients)
-        planned = (self.training.rounds, self.training.cohort_size)
-        if self.adaptive is None and self.schedule.cohorts.shape != planned:
+        clients, noise = len(self.population), self.noise
+        self.participation.check(self.population, self.training)
+        if noise.multipliers.size != clients:
             raise InputError.because(
-                f"the schedule has {self.schedule.rounds} rounds of {self.schedule.cohort_size} "
-                f"draws but training asks for {self.training.rounds} of "
-                f"{self.training.cohort_size}."
+                f"the noise is for {noise.multipliers.size} clients but the population has "
+                f"{clients}."
             )
         held = self.drawn & ~self.population.public
-        self._refuse(
-            held & ~(self.noise_multipliers > 0), "is drawn and has a budget, but no noise"
-        )
-        if self.has_private_reports:
-            self._refuse(held & ~(self.report_multipliers > 0), "reports without noise")
-        bare = {name for segment in self.before for name in segment.without_noise}
-        if bare:
-            here = np.array([name in bare for name in self.population.ids], dtype=np.bool_)
-            self._refuse(
-                here & ~self.population.public, "has a budget, and was a public one before"
-            )
-        check_contract(self.before, self.contract, self.training.cohort_size)
-        check_neighbours(self.paid.charges, self.contract.neighbours)
-        self.paid.check(self.population)
-        self._check_pooled(held)
-
-    def _check_pooled(self, held: BoolArray) -> None:
-        """Refuse trust without shares of noise, and shares that do not carry the multipliers."""
-        pooled, contract, training = self.pooled, self.contract, self.training
-        if contract.is_pooled != (pooled is not None):
-            raise InputError.because(
-                "trust is pooled in the contract or in the plan, but not in both; make the plan "
-                "again."
-            )
-        if pooled is None:
-            return
-        refuse_unpoolable(contract, training, self.schedule.draws)
-        if self.adaptive is not None:
-            raise adaptive_under_pooled_trust(self.selection.rule)
-        honest = contract.honest(training.cohort_size)
-        if pooled.honest != honest:
-            raise InputError.because(
-                f"the plan counts on {pooled.honest} honest members, its contract on {honest}; "
-                "make the plan again."
-            )
-        refuse_weightless(self.population, pooled.weights, self.drawn)
-        self._refuse(
-            # What a record contributes stays 1e-5 below the clip, so rounding is paid for.
-            held
-            & ~(self.noise_multipliers <= pooled.multipliers(self.batch_sizes) * (1 + _ROUNDING)),
-            "has more weight than its budget allows under the noise of the honest members",
-        )
-        self._refuse(
-            np.isnan(pooled.alone_epsilon) != self.population.public,
-            "has a budget and no epsilon alone, or is public and has one",
-        )
-        self._refuse(
-            held & ~(pooled.alone_epsilon >= self.certified_epsilon),
-            "would be protected better by its own noise alone than by all of it",
-        )
-        fitting = with_lattice(pooled, self.population, training, contract)
-        if (pooled.exponent, pooled.modulus_bits) != (fitting.exponent, fitting.modulus_bits):
-            raise InputError.because(
-                f"the lattice 2^{pooled.exponent}, modulo 2^{pooled.modulus_bits}, is not that of "
-                f"the weights (2^{fitting.exponent}, modulo 2^{fitting.modulus_bits}); make the "
-                "plan again."
-            )
-        cohorts = self.schedule.cohorts
-        common_lattice(  # what an engine adds up on, of any h
-            cohorts,
-            weights=pooled.weights[cohorts],
-            shares=pooled.shares[cohorts],
-            batch_sizes=self.batch_sizes[cohorts],
-            population=self.population,
-            sampler=contract.sampler,
-        )
-        ordered = np.sort(cohorts, axis=1)
-        if (ordered[:, 1:] == ordered[:, :-1]).any():
-            raise InputError.because("a client is twice in a cohort whose noise is pooled.")
+        refuse = partial(refuse_clients, self.population)
+        refuse(held & ~(noise.multipliers > 0), "is drawn and has a budget, but no noise")
+        if self.reports.are_private:
+            refuse(held & ~(self.reports.multipliers > 0), "reports without noise")
+        self.past.check(self.population, self.contract, self.training.cohort_size)
+        noise.check(self.population, self.training, self.contract, self.participation)
+        self.certificate.check(self.population, held)
 
     @property
+    def selection(self) -> Selection:
+        """Selection of a plan with fixed cohorts."""
+        return self.fixed_cohorts.selection
+
+    @property
+    def schedule(self) -> Schedule:
+        """Cohorts of a plan that fixes them."""
+        return self.fixed_cohorts.schedule
+
+    @property
+    def fixed_cohorts(self) -> FixedCohorts:
+        """The participation of a plan whose cohorts are fixed before training.
+
+        Raises:
+            InputError: a rule chooses each cohort.
+        """
+        if not isinstance(self.participation, FixedCohorts):
+            raise InputError.because(
+                f"the rule {self.rule} chooses each cohort during the training, so "
+                "the plan has no selection and no schedule. That goes with planned rules only."
+            )
+        return self.participation
+
+    @property
+    def rule(self) -> str:
+        """Name of the selection rule."""
+        return self.participation.rule_name
+
+    @property
+    def adaptive(self) -> CappedRule | None:
+        """The participation where a rule chooses each cohort, else None."""
+        return self.participation if isinstance(self.participation, CappedRule) else None
+
+    @property
+    def pooled(self) -> Pooled | None:
+        """Weights and shares of distributed noise, else None."""
+        return self.noise.pool if isinstance(self.noise, DistributedNoise) else None
+
+    @property
+    def before(self) -> tuple[Segment, ...]:
+        """Earlier runs, oldest first."""
+        return self.past.segments
+
+    @property
+    def paid(self) -> Paid:
+        """Whole promises, and what was paid of them beside rounds."""
+        return self.past.paid
+
+    @property
+    def counts(self) -> IntArray:
+        """Draws of each client over all rounds, T_k; at most, where a rule chooses cohorts."""
+        return self.participation.counts
+
+    @property
+    def reports(self) -> Reports:
+        """What clients report to a rule that chooses cohorts."""
+        return self.participation.reports
+
+    @property
+    def noise_multipliers(self) -> FloatArray:
+        """z_k, std of the noise on the sum of clipped gradients, in units of C."""
+        return self.noise.multipliers
+
+    @property
+    def certified_epsilon(self) -> FloatArray:
+        """What each client will have spent at its delta; 0 if never drawn, NaN if public."""
+        return self.certificate.epsilon
+
+    @cached_property
     def alone_multipliers(self) -> FloatArray:
         """Noise multiplier of each client's own noise alone: what is left if all others collude.
 
-        Where trust is local that is all its noise. NaN for clients that are never drawn. Where
-        trust is pooled public clients have one as well: their shares protect the others.
+        Where trust is local that is all its noise. NaN for clients that are never drawn.
         """
-        if self.pooled is None:
-            return self.noise_multipliers
-        lent = np.where(self.drawn, self.pooled.alone_multipliers(self.batch_sizes), np.nan)
-        own = self.noise_multipliers / math.sqrt(self.pooled.honest)
-        return np.where(self.population.public, lent, own)
+        return self.noise.alone(self.population, self.batch_sizes, self.drawn)
 
     @cached_property
     def if_alone(self) -> Plan:
@@ -308,27 +240,20 @@ class Plan:
             >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[1.0] * 4, delta=1e-5)
             >>> pooled = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0,
             ...                    accountant=Contract(trust="pooled"))
-            >>> alone = pooled.if_alone.spent_epsilon(pooled.schedule.counts)
+            >>> alone = pooled.if_alone.spent_epsilon(pooled.counts)
             >>> bool((alone > pooled.certified_epsilon).all())
             True
         """
-        if self.pooled is None:
+        if self.noise.kind == LocalNoise.kind:
             return self
-        local = replace(self.contract, trust="local", colluding=0, dropouts=0)
-        before = tuple(segment.if_alone() for segment in self.before)
+        own = np.where(self.population.public, 0.0, self.alone_multipliers)
         return replace(
             self,
-            contract=local,
-            noise_multipliers=np.where(self.population.public, 0.0, self.alone_multipliers),
-            certified_epsilon=self.pooled.alone_epsilon,
-            before=before,
-            pooled=None,
+            contract=replace(self.contract, trust="local", colluding=0, dropouts=0),
+            noise=LocalNoise(multipliers=own, lifted=self.noise.lifted),
+            certificate=Certificate(epsilon=self.certificate.alone_epsilon),
+            past=self.past.if_alone(),
         )
-
-    def _refuse(self, broken: BoolArray, words: str) -> None:
-        if broken.any():
-            name = self.population.ids[int(np.flatnonzero(broken)[0])]
-            raise InputError.because(f"client {name!r} {words}; make the plan again.")
 
     def noise_multiplier(self, client: str) -> float:
         """The z of one client, for a training step of somebody else's such as Opacus'.
@@ -350,7 +275,7 @@ class Plan:
             True
         """
         position = self.population.index_of(client)
-        if self.pooled is not None:
+        if self.noise.kind != LocalNoise.kind:
             raise InputError.because(
                 "where trust is pooled a client adds a share of the noise only, which protects "
                 "nobody outside of a masked sum. Plan with trust = 'local'."
@@ -373,69 +298,45 @@ class Plan:
         """r_k = B_k / |M_k|."""
         return shared(self.batch_sizes / self.population.sizes)
 
-    @cached_property
+    @property
     def drawn(self) -> BoolArray:
-        """Clients with at least one draw; in an adaptive plan all, whose reports spend as well."""
-        if self.adaptive is not None:
-            return np.ones(len(self.population), dtype=np.bool_)
-        return self.schedule.counts > 0
+        """Clients that spend something; where a rule chooses cohorts all, who may be asked."""
+        return self.participation.spending
 
     @cached_property
     def steps(self) -> IntArray:
         """Noisy steps of each client over the whole training, T_k T^l; at most, if it is capped."""
-        return self.schedule.counts * self.training.local_steps
+        return self.counts * self.training.local_steps
 
     @cached_property
     def noise_to_clip(self) -> float:
-        """Norm of the noise on one round's mean gradient, in units of C (root mean square).
-
-        Of an adaptive plan as if all were drawn alike.
-        """
-        per_draw = (np.nan_to_num(self.noise_multipliers, nan=0.0) / self.batch_sizes) ** 2
-        if self.pooled is not None:
-            per_draw = self.pooled.shares**2
-        if self.adaptive is not None:
-            mean_draw = float(np.mean(per_draw))
-        else:
-            mean_draw = float((self.schedule.counts * per_draw).sum()) / self.training.total_draws
+        """Norm of the noise on one round's mean gradient, in units of C (root mean square)."""
+        per_draw = self.noise.std_per_draw(self.batch_sizes) ** 2
+        mean_draw = self.participation.mean_per_draw(per_draw)
         return float(np.sqrt(self.training.dimension * mean_draw / self.training.cohort_size))
 
     @property
     def probabilities(self) -> FloatArray:
-        """p^s of a fixed plan.
+        """p^s of a plan with fixed cohorts.
 
         Raises:
-            InputError: the plan is adaptive; there are none before the training.
+            InputError: a rule chooses each cohort; there are none before the training.
         """
-        if self.adaptive is not None:
-            raise InputError.because(
-                f"the rule {self.selection.rule} decides in each round, so there are no "
-                "probabilities of being drawn. What needs them (the aggregation "
-                "importance-compensated, the figure of probabilities) goes with planned rules only."
-            )
-        return self.selection.probabilities
+        return self.participation.probabilities
 
     @cached_property
     def model_weights(self) -> FloatArray:
-        """How much each client counts in the model, summing to 1.
-
-        Its probability in a fixed plan; where noise is pooled its share of all draws, each with its
-        weight.
-        """
-        if self.pooled is None:
-            return self.probabilities
-        loud: FloatArray = self.schedule.counts * self.pooled.weights
-        found: FloatArray = loud / loud.sum()
-        return found
+        """Effective weight of each client in the model; sums to 1."""
+        return self.noise.model_weights(self.participation)
 
     @cached_property
     def draw_probabilities(self) -> FloatArray:
-        """How often each client of a fixed plan was to be drawn, a draw.
+        """Probability that a draw is of each client, of a plan with fixed cohorts.
 
         They are p^s; where noise is pooled, p^s are weights in the model, and this follows from
         them.
         """
-        if self.pooled is None:
+        if self.noise.kind == LocalNoise.kind:
             return self.probabilities
         return draw_probabilities(self.problem, self.selection, self.training.cohort_size)
 
@@ -450,82 +351,44 @@ class Plan:
         return self._selection_problem[1]
 
     @cached_property
-    def past(self) -> tuple[History, ...]:
+    def histories(self) -> tuple[History, ...]:
         """What each client spent in the runs before, by position; empty without any."""
-        if not self.before:
-            return ()
-        return tuple(past_of(self.before, name) for name in self.population.ids)
+        return self.past.histories(self.population)
 
     @cached_property
     def has_past(self) -> BoolArray:
         """Clients with a budget that took part in a run before."""
-        if not self.before:
-            return np.zeros(len(self.population), dtype=np.bool_)
-        found = np.array([history.steps > 0 for history in self.past], dtype=np.bool_)
-        return found & ~self.population.public
+        return self.past.spent_by(self.population)
 
     @cached_property
     def _selection_problem(self) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
         return selection_problem(
-            left_population(self.population, self.before),
+            self.past.left(self.population),
             self.training,
             contract=self.contract,
-            noise_model=self.noise_model,
+            noise_model=self.fixed_cohorts.noise_model,
         )
-
-    @property
-    def terms(self) -> ReportTerms | None:
-        """What clients report on which terms; None if they do not."""
-        return None if self.adaptive is None else self.adaptive.terms
-
-    @property
-    def has_private_reports(self) -> bool:
-        """Whether clients report, with noise and charged."""
-        return self.terms is not None and self.terms.mode == "private"
-
-    @property
-    def has_raw_reports(self) -> bool:
-        """Whether clients report without noise: nothing made with this plan is private."""
-        return self.terms is not None and self.terms.mode == "raw"
-
-    @property
-    def report_caps(self) -> IntArray:
-        """Reports of each client, at most."""
-        if self.adaptive is None:
-            return np.zeros(len(self.population), dtype=np.int64)
-        return self.adaptive.report_caps
-
-    @property
-    def report_multipliers(self) -> FloatArray:
-        """Noise multiplier of a report; 0 for public clients and raw reports."""
-        if self.adaptive is None:
-            return np.zeros(len(self.population))
-        return self.adaptive.report_multipliers
 
     @property
     def report_rates(self) -> FloatArray:
         """Share of a client's records that a report looks at."""
-        if self.terms is not None and self.terms.mini_batch:
-            return self.sampling_rates
-        return np.ones(len(self.population))
+        return self.reports.rates(self.sampling_rates)
 
     @property
     def report_stds(self) -> FloatArray:
         """Noise on each client's reported mean, z t / (2 n)."""
-        looked_at = self.report_rates * self.population.sizes
-        half = 0.0 if self.terms is None else self.terms.half_range
-        return self.report_multipliers * half / looked_at
+        return self.reports.stds(self.report_rates * self.population.sizes)
 
     def history(self, client: int, *, draws: int, reports: int) -> History:
         """All events of a client that was drawn and asked so often, and of the runs before."""
-        done = self.events(client, draws=draws, reports=reports)
-        return History((*self.past[client].events, *done.events)) if self.before else done
+        earlier = self.histories[client].events if self.histories else ()
+        return History((*earlier, *self.events(client, draws=draws, reports=reports).events))
 
     def events(self, client: int, *, draws: int, reports: int) -> History:
         """The events of this plan alone, of a client that was drawn and asked so often."""
-        parts = [(self.noise_multipliers, self.sampling_rates, draws * self.training.local_steps)]
-        if self.has_private_reports:
-            parts.append((self.report_multipliers, self.report_rates, reports))
+        parts = [(self.noise.multipliers, self.sampling_rates, draws * self.training.local_steps)]
+        if self.reports.are_private:
+            parts.append((self.reports.multipliers, self.report_rates, reports))
         return History(
             tuple(
                 Event(
@@ -571,7 +434,7 @@ class Plan:
         Example:
             >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
             >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
-            >>> bool((plan.spent_epsilon(plan.schedule.counts) <= people.epsilon).all())
+            >>> bool((plan.spent_epsilon(plan.counts) <= people.epsilon).all())
             True
         """
         chosen = np.arange(len(self.population)) if clients is None else clients
@@ -580,14 +443,11 @@ class Plan:
         drawn, charged = self.charged(made, asked, chosen)
         public = self.population.public[chosen]
         spent = np.where(public, np.nan, 0.0)
-        composed = self.has_past[chosen]
-        if self.adaptive is None:
-            held = np.flatnonzero((drawn > 0) & ~public)
-            spent[held] = self._spent_in_draws(drawn[held], chosen[held], method)
-        else:
-            composed |= ((drawn > 0) | (charged > 0)) & ~public
-            if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
-                method = "pld"
+        composed = self.has_past[chosen] | ((charged > 0) & ~public)
+        held = np.flatnonzero((drawn > 0) & ~public & ~composed)
+        spent[held] = self._spent_in_draws(drawn[held], chosen[held], method)
+        if method == "auto" and np.count_nonzero(composed) > _MOST_SECOND_OPINIONS:
+            method = "pld"
         known: dict[tuple[History, float, float], float] = {}
         for row in np.flatnonzero(composed).tolist():
             k = int(chosen[row])
@@ -596,7 +456,7 @@ class Plan:
             if key not in known:
                 known[key] = _bounded_epsilon(*key, method)
             spent[row] = known[key]
-        if self.has_raw_reports:
+        if self.reports.are_raw:
             spent[asked > 0] = np.nan
         return spent
 
@@ -646,10 +506,10 @@ class Plan:
             >>> plan.charged_history(0, draws=2).steps
             2
         """
-        if self.population.public[client] or (self.has_raw_reports and reports > 0):
+        if self.population.public[client] or (self.reports.are_raw and reports > 0):
             return None
         if draws == 0 and reports == 0:
-            return self.past[client] if self.before else History()
+            return self.histories[client] if self.histories else History()
         one = np.array([client])
         drawn, asked = self.charged(np.array([draws]), np.array([reports]), one)
         return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
@@ -661,13 +521,12 @@ class Plan:
 
         Those that were made; the caps of a client that took part where numbers follow from outputs.
         """
-        watches = self.adaptive is not None and self.adaptive.rule.watches_updates
-        if self.terms is None and not watches:
+        if not self.participation.depends_on_outputs:
             return drawn, asked
         took_part = (drawn > 0) | (asked > 0)
         return (
-            np.where(took_part, np.maximum(drawn, self.schedule.counts[clients]), 0),
-            np.where(took_part, np.maximum(asked, self.report_caps[clients]), 0),
+            np.where(took_part, np.maximum(drawn, self.counts[clients]), 0),
+            np.where(took_part, np.maximum(asked, self.reports.caps[clients]), 0),
         )
 
     def verify(self, method: str = "auto") -> None:
@@ -681,17 +540,13 @@ class Plan:
                 a client would spend more than the plan says.
         """
         held = self._held
-        if self.adaptive is None and not self.before:
-            certified = self._epsilon_of_steps(held, self.steps[held], method)
-        else:
-            certified = self._planned_epsilon(held, method)
+        certified = self._planned_epsilon(held, method)
         # Asked this way round, a certificate that is not a number breaks the promise.
         broken = held[~(certified <= self.population.epsilon[held])]
         if broken.size:
             named = ", ".join(one_line(self.population.ids[k]) for k in broken[:_MOST_NAMED])
-            caps = "" if self.adaptive is None else " at their caps"
             raise VerificationError(
-                f"{broken.size} clients would spend more than promised{caps}: {named}"
+                f"{broken.size} clients would spend more than promised: {named}"
                 + (", ..." if broken.size > _MOST_NAMED else "")
                 + ". Do not train with this plan; make it again."
             )
@@ -712,9 +567,8 @@ class Plan:
 
     def _planned_epsilon(self, clients: IntArray, method: str) -> FloatArray:
         """What these clients will have spent; raw reports are certified by nothing."""
-        reports = self.report_caps if self.has_private_reports else None
-        counts = self.schedule.counts
-        return self.spent_epsilon(counts, reports, clients=clients, method=method)
+        reports = self.reports.caps if self.reports.are_private else None
+        return self.spent_epsilon(self.counts, reports, clients=clients, method=method)
 
     def _verify_said(self, found: FloatArray, method: str, when: str = "") -> None:
         """Refuse a plan that says less than was found, of ``_held``, or than each alone spends."""
@@ -723,7 +577,7 @@ class Plan:
         if method != "pld" and over.any():  # the smaller of two bounds is as valid
             found = found.copy()
             found[over] = np.minimum(found[over], self._planned_epsilon(held[over], "pld"))
-        wrong = np.flatnonzero(~(found <= said * (1 + _ROUNDING)))
+        wrong = np.flatnonzero(~(found <= said * (1 + ROUNDING)))
         if wrong.size:
             first = int(wrong[0])
             raise VerificationError(
@@ -731,7 +585,7 @@ class Plan:
                 f"{one_line(self.population.ids[int(held[first])])} epsilon {found[first]:.6g}, it "
                 f"says {said[first]:.6g}. Do not train with this plan; make it again."
             )
-        if self.pooled is not None:
+        if self.if_alone is not self:
             alone = self.if_alone._planned_epsilon(held, method)
             self.if_alone._verify_said(alone, method, " if all others collude")
 
@@ -750,48 +604,30 @@ class Plan:
 
     def plain_settings(self) -> dict[str, Any]:
         """All that is not a column, in plain values."""
-        common = {"training": asdict(self.training), "contract": self.contract.to_dict()}
-        if self.adaptive is not None:
-            return {
-                **common,
-                "rule": self.selection.rule,
-                "rule_settings": dict(self.selection.settings),
-                "reports": None if self.terms is None else asdict(self.terms),
-                "seed": self.seed,
-            }
         return {
-            **common,
-            "noise_model": self.noise_model,
-            "selection": {
-                "rule": self.selection.rule,
-                "settings": dict(self.selection.settings),
-                **{name: getattr(self.selection, name) for name in _FOUND},
-            },
-            "draws": self.schedule.draws,
+            "training": asdict(self.training),
+            "contract": self.contract.to_dict(),
             "seed": self.seed,
+            "participation": {"kind": self.participation.kind, **self.participation.plain()},
+            "noise": {"kind": self.noise.kind, **self.noise.plain()},
+            "past": self.past.to_dict(),
         }
 
     @cached_property
     def sha256(self) -> str:
         """Hash of everything in the plan; two plans with the same hash train the same way."""
-        people, noise = self.population, self.noise_multipliers
-        chosen: tuple[NDArray[Any], ...]
-        if self.adaptive is None:
-            chosen = (self.selection.probabilities, self.schedule.cohorts, noise)
-        else:
-            chosen = (self.schedule.counts, self.report_caps, noise, self.report_multipliers)
+        people = self.population
         digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
         digest.update("\0".join(people.ids).encode())
-        held = [getattr(people, name) for name in COLUMN_NAMES.values()]
-        for column in (*held, *chosen, self.certified_epsilon, self.lifted):
+        columns = (
+            *(getattr(people, name) for name in COLUMN_NAMES.values()),
+            *self.participation.columns().values(),
+            *(self.noise.multipliers, self.noise.lifted, *self.noise.columns().values()),
+            *self.certificate.columns().values(),
+        )
+        for column in columns:
             digest.update(column.dtype.str.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
-        if self.before:
-            digest.update(json.dumps(_plain_before(self), sort_keys=True).encode())
-        if self.paid:
-            digest.update(json.dumps(self.paid.to_dict(), sort_keys=True).encode())
-        if self.pooled is not None:
-            digest.update(json.dumps(self.pooled.to_dict(), sort_keys=True).encode())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -802,13 +638,16 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
-        with atomic_writer(path) as file:
-            file.writelines(_pieces(self))
+        from dpcohort.planning.file import write_plan
+
+        write_plan(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan and check its hash and shapes."""
-        return load_plan(path)
+        from dpcohort.planning.file import read_plan
+
+        return read_plan(Path(path))
 
     def explain(self, client: str) -> Explanation:
         """Why this client has this probability and this noise, in words and numbers."""
@@ -879,11 +718,12 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    check_contract(before, contract, training.cohort_size)
-    population, paid = after_charges(population, charges), Paid.of(population, charges)
+    paid = Paid.of(population, charges)
+    population, past = after_charges(population, charges), Past(tuple(before), paid)
+    past.check(population, contract, training.cohort_size)
     refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
-        left_population(population, before), training, contract=contract, noise_model=noise_model
+        past.left(population), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
     probabilities = chosen.probabilities
@@ -896,7 +736,7 @@ def make_plan(
         draws=draws,
         rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
     )
-    noise, certified, lifted = deploy_noise(
+    multipliers, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
         sampling_rates=population.sampling_rates(training),
@@ -904,30 +744,33 @@ def make_plan(
         contract=contract,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
-        past=[past_of(before, name) for name in population.ids] if before else (),
+        past=past.histories(population),
     )
-    pooled = None
+    noise: Noise = LocalNoise(multipliers=multipliers, lifted=lifted)
+    certificate = Certificate(epsilon=certified)
     if contract.is_pooled:
-        pooled = _pool(
-            population, training, contract, problem, chosen, probabilities, schedule, noise
+        pool = _pool(
+            population, training, contract, problem, chosen, probabilities, schedule, multipliers
         )
+        noise = DistributedNoise(multipliers=multipliers, lifted=lifted, pool=pool)
+        worst = np.where(population.public, np.nan, np.inf)
+        certificate = DistributedCertificate(epsilon=certified, worst_epsilon=worst)
     plan = Plan(
         population=population,
         training=training,
         contract=contract,
-        before=tuple(before),
-        paid=paid,
-        noise_model="exact" if noise_model == "exact" else "paper",
-        selection=chosen,
-        schedule=schedule,
-        noise_multipliers=noise,
-        certified_epsilon=certified,
-        lifted=lifted,
+        participation=FixedCohorts(
+            selection=chosen,
+            schedule=schedule,
+            noise_model="exact" if noise_model == "exact" else "paper",
+        ),
+        noise=noise,
+        certificate=certificate,
         seed=seed,
-        pooled=pooled,
+        past=past,
     )
-    if pooled is not None:
-        plan = _certified(plan)
+    if isinstance(noise, DistributedNoise):
+        plan = _certified(plan, noise)
     # What was just computed need not be computed again; a plan read from a file computes it, and so
     # does one for so many clients that no calibration is in it.
     if len(population) <= CALIBRATION_LIMIT:
@@ -1005,38 +848,37 @@ def _pool(
             noise_weight=chosen.eta * training.dimension / (honest * draws),
         )
         shares = np.full(len(population), level / math.sqrt(honest))
-    unknown = np.where(population.public, np.nan, np.inf)
-    pooled = Pooled(weights=weights, shares=shares, honest=honest, alone_epsilon=unknown)
+    pooled = Pooled(weights=weights, shares=shares, honest=honest)
     return with_lattice(pooled, population, training, contract)
 
 
-def _certified(plan: Plan) -> Plan:
-    """A pooled plan with the noise that its shares really give, certified with and without others.
+def _certified(plan: Plan, noise: DistributedNoise) -> Plan:
+    """A plan with the noise that its shares really give, certified with and without others.
 
     Raises:
         BudgetExceededError: it does not keep a promise.
     """
-    pooled, noise, counts = plan.pooled, plan.noise_multipliers, plan.schedule.counts
-    assert pooled is not None
+    certified, counts = plan.certificate.epsilon, plan.counts
     held = plan.drawn & ~plan.population.public
-    if pooled.honest > 1:
-        carried = pooled.multipliers(plan.batch_sizes)
-        plan = replace(plan, noise_multipliers=np.where(held, carried, noise))
-        certified = plan.spent_epsilon(counts, method="pld")
+    if noise.honest > 1:
+        carried = noise.pool.multipliers(plan.batch_sizes)
+        multipliers = np.where(held, carried, noise.multipliers)
+        plan = replace(plan, noise=replace(noise, multipliers=multipliers))
+        found = plan.spent_epsilon(counts, method="pld")
         # More noise than was certified spends no more.
-        enough = held & (carried >= np.nan_to_num(noise))
-        certified = np.where(enough, np.fmin(certified, plan.certified_epsilon), certified)
+        enough = held & (carried >= np.nan_to_num(noise.multipliers))
+        certified = np.where(enough, np.fmin(found, certified), found)
         broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
         if broken.size:
             raise BudgetExceededError(
                 f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
                 "under pooled trust; set trust = 'local'."
             )
-        plan = replace(plan, certified_epsilon=certified)
     alone = plan.if_alone.spent_epsilon(counts, method="pld")
     # A bound on less noise bounds what more noise spends.
-    alone = np.maximum(alone, plan.certified_epsilon)
-    return replace(plan, pooled=replace(pooled, alone_epsilon=alone))
+    alone = np.maximum(alone, certified)
+    certificate = DistributedCertificate(epsilon=certified, worst_epsilon=alone)
+    return replace(plan, certificate=certificate)
 
 
 def selection_problem(
@@ -1085,313 +927,3 @@ def selection_problem(
 
 #: Keeps the schedule's stream apart from any other stream made of the same seed.
 _SCHEDULE_STREAM = 1
-
-
-_FIXED, _ADAPTIVE = "dpcohort plan", "dpcohort adaptive plan"
-_SCHEMA = 1
-
-
-def _pieces(plan: Plan) -> Iterator[str]:
-    """The file in pieces, so that a million clients are never one string."""
-    fixed = plan.adaptive is None
-    head = {"format": _FIXED if fixed else _ADAPTIVE, "schema": _SCHEMA, "dpcohort": __version__}
-    head["sha256"] = plan.sha256
-    yield "{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in head.items())
-    for name, section in _fixed(plan).items() if fixed else ():
-        yield f',\n"{name}": {{\n'
-        for position, (key, value) in enumerate(section.items()):
-            yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
-        yield "\n}"
-    content = {} if plan.adaptive is None else _adaptive(plan, plan.adaptive)
-    if plan.pooled is not None:
-        content["pooled"] = plan.pooled.to_dict()
-    if plan.before:
-        content["before"] = _plain_before(plan)
-    if plan.paid:
-        content["paid"] = plan.paid.to_dict()
-    for key, value in content.items():
-        yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
-    yield "\n}\n"
-
-
-def _adaptive(plan: Plan, adaptive: Adaptive) -> dict[str, Any]:
-    people = plan.population
-    columns = {key: _plain(getattr(people, name)) for key, name in COLUMN_NAMES.items()}
-    return {
-        **plan.plain_settings(),
-        "watches_updates": adaptive.rule.watches_updates,
-        "clients": {"id": list(people.ids), **columns},
-        "caps": {
-            "draws": plan.schedule.counts.tolist(),
-            "reports": adaptive.report_caps.tolist(),
-        },
-        "noise": {
-            "noise_multiplier": plan.noise_multipliers.tolist(),
-            "report_multiplier": adaptive.report_multipliers.tolist(),
-            "certified_epsilon": _plain(plan.certified_epsilon),
-            "lifted": plan.lifted.tolist(),
-        },
-    }
-
-
-def _plain_before(plan: Plan) -> list[dict[str, Any]]:
-    return [segment.to_dict() for segment in plan.before]
-
-
-def _plain(column: NDArray[Any]) -> list[float | None]:
-    return [None if value != value else value for value in column.tolist()]
-
-
-def _fixed(plan: Plan) -> dict[str, Mapping[str, Any]]:
-    population = plan.population
-    held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
-    told = plan.plain_settings()
-    chosen = told["selection"]
-    columns = {key: getattr(population, name) for key, name in COLUMN_NAMES.items()}
-    return {
-        "training": told["training"],
-        "contract": told["contract"],
-        "selection": {
-            "rule": chosen.pop("rule"),
-            "settings": chosen.pop("settings"),
-            "noise_model": plan.noise_model,
-            **chosen,
-            "probabilities": plan.selection.probabilities,
-        },
-        "schedule": {
-            "draws": plan.schedule.draws,
-            "seed": plan.seed,
-            "sha256": plan.schedule.sha256,
-            "cohorts": plan.schedule.cohorts,
-        },
-        "clients": {
-            "count": len(population),
-            "id": list(population.ids),
-            **columns,
-            "public": np.flatnonzero(population.public),
-        },
-        "noise": {
-            "client": held,
-            "noise_multiplier": plan.noise_multipliers[held],
-            "certified_epsilon": plan.certified_epsilon[held],
-            "lifted": np.flatnonzero(plan.lifted),
-        },
-    }
-
-
-#: Columns that hold one value per client and may be shared by all of them.
-_SHARED = {"size", "epsilon", "delta", "batch_size"}
-
-
-def _encoded(key: str, value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return json.dumps(value, allow_nan=False)
-    if key in _SHARED and value.size and (value == value[0]).all():
-        return json.dumps(value[0].item())
-    if value.dtype.kind == "f" and np.isnan(value).any():
-        return json.dumps(_plain(value))
-    if value.ndim == 2:
-        return "[\n" + ",\n".join("    " + json.dumps(row) for row in value.tolist()) + "\n  ]"
-    return json.dumps(value.tolist())
-
-
-#: What comes of building a plan from values that are none.
-_UNUSABLE = (DpcohortError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
-
-
-def load_plan(path: str | Path) -> Plan:
-    """Read a plan; its shapes are checked and its hash computed anew.
-
-    Raises:
-        FileFormatError: the file is not a plan, or was cut short.
-        VerificationError: the file was changed after it was written.
-    """
-    content = _parsed(Path(path))
-    try:
-        plan = _rebuilt(content)
-        found = plan.sha256
-    except KeyError as error:
-        raise FileFormatError(
-            path, f"the key {error} is missing. Make the plan again with `dpcohort plan`."
-        ) from None
-    except _UNUSABLE as error:
-        raise FileFormatError(path, f"not a usable plan: {error}") from None
-    if found != content.get("sha256"):
-        raise VerificationError(
-            f"{path} was changed after it was written: its content hashes to {found[:16]}... "
-            f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
-        )
-    if content["format"] == _FIXED and plan.schedule.sha256 != content["schedule"].get("sha256"):
-        raise VerificationError(f"{path}: the schedule does not have the hash it is filed under.")
-    return plan
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        text = read_bounded(path, LARGEST_PLAN).decode("utf-8")
-    except OSError as error:
-        raise InputError.because(
-            f"{path} cannot be read: {error.strerror or error}. Make a plan with "
-            f"`dpcohort plan CONFIG --out {path}`."
-        ) from None
-    except UnicodeDecodeError:
-        raise FileFormatError(path, "not a text file, so not a plan.") from None
-    try:
-        content = parse_json(text, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise FileFormatError(
-            path, f"not valid JSON ({error.msg}); was it cut short?", line=error.lineno
-        ) from None
-    except ValueError as error:
-        raise FileFormatError(path, f"not valid JSON ({error}).") from None
-    if not isinstance(content, dict) or content.get("format") not in (_FIXED, _ADAPTIVE):
-        raise FileFormatError(path, "not a dpcohort plan. Make one with `dpcohort plan`.")
-    if content.get("schema") != _SCHEMA:
-        raise FileFormatError(
-            path,
-            f"written in schema {content.get('schema')!r}; this dpcohort {__version__} reads "
-            f"schema {_SCHEMA}. Upgrade dpcohort, or make the plan again.",
-        )
-    return content
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
-
-
-def _rebuilt(content: Mapping[str, Any]) -> Plan:
-    fixed, training = content["format"] == _FIXED, Training(**content["training"])
-    population = _population(content["clients"], by_position=fixed)
-    parts = _fixed_parts if fixed else _adaptive_parts
-    return Plan(
-        population=population,
-        training=training,
-        contract=Contract(**content["contract"]),
-        before=tuple(Segment.from_dict(segment) for segment in content.get("before", ())),
-        paid=Paid.from_dict(content["paid"]) if "paid" in content else Paid(),
-        **parts(content, population, training),
-    )
-
-
-def _fixed_parts(
-    content: Mapping[str, Any], population: Population, training: Training
-) -> dict[str, Any]:
-    selection, schedule, noise = content["selection"], content["schedule"], content["noise"]
-    held, public = np.array(noise["client"], dtype=np.int64), population.public
-    multipliers, certified = np.where(public, 0.0, np.nan), np.where(public, np.nan, 0.0)
-    multipliers[held] = np.array(noise["noise_multiplier"], dtype=np.float64)
-    certified[held] = np.array(noise["certified_epsilon"], dtype=np.float64)
-    return {
-        "noise_model": selection["noise_model"],
-        "selection": Selection(
-            probabilities=np.array(selection["probabilities"], dtype=np.float64),
-            unbiased=population.unbiased,
-            **{name: selection[name] for name in ("rule", "settings", *_FOUND)},
-        ),
-        "schedule": Schedule(
-            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
-            clients=len(population),
-            draws=schedule["draws"],
-        ),
-        "noise_multipliers": multipliers,
-        "certified_epsilon": certified,
-        "lifted": _marked(noise["lifted"], len(population)),
-        "seed": schedule["seed"],
-        "pooled": Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
-    }
-
-
-def _marked(positions: Any, count: int) -> BoolArray:
-    marked = np.zeros(count, dtype=np.bool_)
-    marked[np.array(positions, dtype=np.int64)] = True
-    return marked
-
-
-def _population(columns: Mapping[str, Any], *, by_position: bool) -> Population:
-    """Clients of a file; where one number stands for all, it does for public ones as well."""
-    ids = columns["id"]
-    count = columns["count"] if by_position else len(ids)
-    # Before anything of that length is made: a number costs nothing to write.
-    if count != len(ids) or not isinstance(ids, list):
-        raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
-    whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
-    kinds = (np.int64, np.float64, np.float64, np.int64, np.bool_)
-    found: dict[str, Any] = {}
-    for (key, name), kind in zip(COLUMN_NAMES.items(), kinds, strict=True):
-        column = _marked(columns[key], count) if by_position and key == "public" else columns[key]
-        found[name] = np.array(column, dtype=kind)
-        if found[name].ndim == 0 and key != "public":
-            found[name] = np.full(count, found[name])
-    return Population.from_arrays(ids=ids, **found, allow_large_delta=True)
-
-
-def _adaptive_parts(
-    content: Mapping[str, Any], population: Population, training: Training
-) -> dict[str, Any]:
-    from dpcohort.adaptive.rule import ReportTerms
-
-    caps, noise = content["caps"], content["noise"]
-    terms = None if content["reports"] is None else ReportTerms(**content["reports"])
-    return {
-        "selection": Selection(
-            rule=content["rule"],
-            unbiased=population.unbiased,
-            settings=content["rule_settings"],
-        ),
-        "schedule": Schedule.within(
-            np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
-        ),
-        "noise_multipliers": np.array(noise["noise_multiplier"], dtype=np.float64),
-        "certified_epsilon": np.array(noise["certified_epsilon"], dtype=np.float64),
-        "lifted": np.array(noise["lifted"], dtype=np.bool_),
-        "seed": content["seed"],
-        "adaptive": Adaptive(
-            rule=_rule(content, terms),
-            terms=terms,
-            report_caps=np.array(caps["reports"], dtype=np.int64),
-            report_multipliers=np.array(noise["report_multiplier"], dtype=np.float64),
-        ),
-    }
-
-
-def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:
-    name = content["rule"]
-    if name in RULES["adaptive"]:
-        made: AdaptiveRule = make_rule("adaptive", name, content["rule_settings"])
-        return made
-    return RecordedRule(
-        name=name,
-        statistic=None if terms is None else terms.statistic,
-        mini_batch=terms is not None and terms.mini_batch,
-        watches_updates=bool(content["watches_updates"]),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedRule:
-    """The name of a rule of somebody else, read from a file; it cannot choose.
-
-    Reading and verifying a run must not run code that a file names.
-    """
-
-    name: str
-    statistic: Statistic | None = None
-    mini_batch: bool = False
-    watches_updates: bool = False
-
-    def check(self, clients: int, cohort_size: int, public: int) -> None:
-        """Nothing is known about it."""
-
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """Not asked: the caps are in the plan."""
-        return 0
-
-    def ask(self, view: RoundView) -> IntArray:
-        """Refused."""
-        raise InputError.because(
-            f"the rule {self.name!r} is not part of dpcohort: make the plan again with the rule."
-        )
-
-    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
-        """Refused."""
-        return self.ask(view)

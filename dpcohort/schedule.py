@@ -31,30 +31,18 @@ class Schedule:
     """Who takes part in which round.
 
     Attributes:
-        cohorts: client positions, one row a round, one column a draw; no row where they are chosen
-            during the training.
+        cohorts: client positions, one row per round, one column per draw.
         clients: number of clients in the population.
         draws: how the cohorts were drawn.
-        caps: how often each client may be drawn where cohorts are chosen during the training.
     """
 
     cohorts: IntArray
     clients: int
     draws: Draws = "systematic"
-    caps: IntArray | None = None
-
-    @classmethod
-    def within(cls, caps: IntArray, *, cohort_size: int) -> Schedule:
-        """A schedule that leaves the cohorts open, and says how often each client may be drawn."""
-        none = np.empty((0, cohort_size), dtype=np.int64)
-        return cls(cohorts=none, clients=caps.size, caps=caps)
 
     def __post_init__(self) -> None:
         choice("draws", self.draws, get_args(Draws))
         cohorts = np.ascontiguousarray(self.cohorts, dtype=np.int64)
-        if self.caps is not None:
-            self.caps.setflags(write=False)
-            return
         if cohorts.ndim != 2 or cohorts.size == 0:
             raise InputError("cohorts", given=cohorts.shape, allowed="rounds x draws, none empty")
         if cohorts.min() < 0 or cohorts.max() >= self.clients:
@@ -78,9 +66,7 @@ class Schedule:
 
     @cached_property
     def counts(self) -> IntArray:
-        """How often each client is drawn over all rounds, T_k; at most, where that is open."""
-        if self.caps is not None:
-            return self.caps
+        """How often each client is drawn over all rounds, T_k."""
         counts = np.bincount(self.cohorts.ravel(), minlength=self.clients).astype(
             np.int64, copy=False
         )

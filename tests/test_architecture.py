@@ -39,7 +39,7 @@ ROOMS = [
     ["selection"],
     ["schedule"],
     ["round_record"],
-    ["plan", "adaptive", "explain"],
+    ["plan", "planning", "adaptive", "explain"],
     ["config"],
     ["data", "models"],
     ["aggregation", "engine"],

@@ -32,7 +32,7 @@ def plan():
 def test_numbers_are_the_plans_own(plan):
     explanation = plan.explain("open")
     assert explanation.probability == plan.selection.probabilities[2]
-    assert explanation.draws == plan.schedule.counts[2]
+    assert explanation.draws == plan.counts[2]
     assert explanation.noise_multiplier == plan.noise_multipliers[2]
     assert explanation.noise_std == plan.noise_multipliers[2] / 60
     assert explanation.certified_epsilon == plan.certified_epsilon[2]

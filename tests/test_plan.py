@@ -49,7 +49,7 @@ def test_an_independent_accountant_agrees():
 def test_noise_is_calibrated_to_the_realised_steps():
     plan = make_plan(_population(), TRAINING, seed=3)
     assert plan.steps.sum() == 30 * 5 * 2
-    assert (plan.steps == plan.schedule.counts * 2).all()
+    assert (plan.steps == plan.counts * 2).all()
     # All of the budget is used: the certificate comes within 1 % of the promise.
     held = plan.drawn & ~plan.population.public
     used = plan.certified_epsilon[held] / plan.population.epsilon[held]
@@ -58,7 +58,9 @@ def test_noise_is_calibrated_to_the_realised_steps():
 
 def test_verify_names_clients_whose_noise_is_too_small():
     plan = make_plan(_population(), TRAINING, seed=3)
-    broken = dataclasses.replace(plan, noise_multipliers=plan.noise_multipliers / 2)
+    broken = dataclasses.replace(
+        plan, noise=dataclasses.replace(plan.noise, multipliers=plan.noise_multipliers / 2)
+    )
     with pytest.raises(VerificationError, match="would spend more than promised: client"):
         broken.verify(method="pld")
 
@@ -67,7 +69,9 @@ def test_verify_names_clients_whose_noise_is_a_little_too_small():
     plan = make_plan(_population(), TRAINING, seed=3)
     lower = plan.noise_multipliers * 0.995
     with pytest.raises(VerificationError, match="would spend more than promised: client"):
-        dataclasses.replace(plan, noise_multipliers=lower).verify(method="pld")
+        dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, multipliers=lower)).verify(
+            method="pld"
+        )
 
 
 def test_same_seed_same_plan_and_another_seed_another():
@@ -133,7 +137,6 @@ def test_without_a_seed_one_is_drawn_and_recorded():
     ("change", "value"),
     [
         ("training", dataclasses.replace(TRAINING, clip=2.0)),
-        ("noise_model", "paper"),
         ("seed", 99),
         ("contract", Contract.of("paper")),
     ],
@@ -215,7 +218,7 @@ def test_a_drawn_client_with_a_budget_cannot_be_without_noise(noise):
     changed = plan.noise_multipliers.copy()
     changed[np.flatnonzero(plan.drawn & ~plan.population.public)[0]] = noise
     with pytest.raises(InputError, match="no noise"):
-        dataclasses.replace(plan, noise_multipliers=changed)
+        dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, multipliers=changed))
 
 
 def test_paper_noise_that_does_not_certify_refuses_the_plan_or_is_lifted():
@@ -227,7 +230,7 @@ def test_paper_noise_that_does_not_certify_refuses_the_plan_or_is_lifted():
     with pytest.raises(BudgetExceededError, match="loose"):
         make_plan(clients, training, selection=rule, accountant="paper", seed=0)
     lifted = make_plan(clients, training, selection=rule, accountant="paper", guard="lift", seed=0)
-    assert lifted.lifted.all()
+    assert lifted.noise.lifted.all()
     assert (lifted.certified_epsilon <= 14).all()
 
 

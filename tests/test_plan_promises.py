@@ -11,6 +11,7 @@ import pytest
 from dpcohort import Population, Training, certify_epsilon, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.adaptive import make_adaptive_plan
+from dpcohort.adaptive.rules import RecentPowerOfChoice
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plan import Plan
 
@@ -61,6 +62,11 @@ def with_second(column, value):
     return people(**{column: [given[0], value, *given[2:]]})
 
 
+def with_part(plan, name, **changes):
+    """The plan with another participation, noise or certificate."""
+    return replace(plan, **{name: replace(getattr(plan, name), **changes)})
+
+
 @both
 @pytest.mark.parametrize(
     ("column", "value"),
@@ -81,8 +87,8 @@ def test_the_hash_covers_every_column_of_the_clients(plan, column, value):
 @both
 def test_the_hash_covers_every_column_of_the_noise(plan):
     held = int(np.flatnonzero(plan.drawn & ~plan.population.public)[0])
-    for name in ("noise_multipliers", "certified_epsilon", "lifted"):
-        other = replace(plan, **{name: shifted(getattr(plan, name), held)})
+    for part, name in (("noise", "multipliers"), ("noise", "lifted"), ("certificate", "epsilon")):
+        other = with_part(plan, part, **{name: shifted(getattr(getattr(plan, part), name), held)})
         assert other.sha256 != plan.sha256, name
 
 
@@ -110,10 +116,12 @@ def test_the_hash_covers_what_only_a_plan_with_cohorts_has(plans):
         *(replace(chosen, **{name: -1.0}) for name in ("eta", "objective", "lower_bound", "gap")),
     ]
     others = [
-        *(replace(plan, selection=selection) for selection in selections),
-        replace(plan, schedule=replace(drawn, cohorts=drawn.cohorts[::-1].copy())),
-        replace(plan, schedule=replace(drawn, draws="independent")),
-        replace(plan, noise_model="paper"),
+        *(with_part(plan, "participation", selection=selection) for selection in selections),
+        *(
+            with_part(plan, "participation", schedule=replace(drawn, **change))
+            for change in ({"cohorts": drawn.cohorts[::-1].copy()}, {"draws": "independent"})
+        ),
+        with_part(plan, "participation", noise_model="paper"),
     ]
     assert len({plan.sha256, *(other.sha256 for other in others)}) == 1 + len(others)
 
@@ -121,18 +129,18 @@ def test_the_hash_covers_what_only_a_plan_with_cohorts_has(plans):
 def test_the_hash_covers_what_only_an_adaptive_plan_has(plans):
     plan = plans["adaptive"]
     others = [
-        replace(plan, schedule=replace(plan.schedule, caps=plan.schedule.counts + 1)),
-        replace(plan, selection=replace(plan.selection, rule="rpow-d")),
-        replace(plan, selection=replace(plan.selection, settings={"d": 4, "shrink": False})),
+        with_part(plan, "participation", counts=plan.counts + 1),
+        with_part(plan, "participation", rule=RecentPowerOfChoice(d=3)),
+        with_part(plan, "participation", settings={"d": 4, "shrink": False}),
         *(
-            replace(plan, adaptive=replace(plan.adaptive, **change))
+            with_part(plan, "participation", reports=replace(plan.reports, **change))
             for change in (
-                {"report_caps": plan.report_caps + 1},
-                {"report_multipliers": shifted(plan.report_multipliers, 1)},
-                {"terms": replace(plan.terms, loss_bound=4.0)},
-                {"terms": replace(plan.terms, share=0.2)},
-                {"terms": replace(plan.terms, mini_batch=True)},
-                {"terms": replace(plan.terms, statistic="squared-loss")},
+                {"caps": plan.reports.caps + 1},
+                {"multipliers": shifted(plan.reports.multipliers, 1)},
+                {"terms": replace(plan.reports.terms, loss_bound=4.0)},
+                {"terms": replace(plan.reports.terms, share=0.2)},
+                {"terms": replace(plan.reports.terms, mini_batch=True)},
+                {"terms": replace(plan.reports.terms, statistic="squared-loss")},
             )
         ),
     ]
@@ -180,17 +188,20 @@ def test_broken_promises_are_named(plan, monkeypatch, certified, named):
     """Certificates as given, for a plan that draws everybody."""
     if plan.adaptive is None:
         cohorts = np.array([[1, 2], [3, 4], [5, 6]])
-        schedule = replace(plan.schedule, cohorts=cohorts)
-        plan = replace(plan, schedule=schedule, noise_multipliers=np.r_[0.0, np.ones(6)])
+        plan = replace(
+            plan,
+            participation=replace(
+                plan.participation, schedule=replace(plan.schedule, cohorts=cohorts)
+            ),
+            noise=replace(plan.noise, multipliers=np.r_[0.0, np.ones(6)]),
+        )
     spent = {name: np.array(values) for name, values in BROKEN.items()}
-    monkeypatch.setattr("dpcohort.plan.certify_epsilon", lambda method, **_: spent[method])
     monkeypatch.setattr(Plan, "spent_epsilon", lambda self, *_, clients, method: spent[method])
-    plan = replace(plan, certified_epsilon=plan.population.epsilon.copy())
+    plan = with_part(plan, "certificate", epsilon=plan.population.epsilon.copy())
     plan.verify("kept")
     with pytest.raises(VerificationError) as caught:
         plan.verify(certified)
-    caps = "" if plan.adaptive is None else " at their caps"
-    words = named.replace("_", f"clients would spend more than promised{caps}")
+    words = named.replace("_", "clients would spend more than promised")
     assert str(caught.value) == f"{words}. Do not train with this plan; make it again."
 
 
@@ -199,23 +210,20 @@ def test_broken_promises_are_named(plan, monkeypatch, certified, named):
 def test_a_plan_that_says_less_than_it_spends_is_found_out(plan, tmp_path, method):
     said = plan.certified_epsilon.copy()
     said[4] *= 0.999
-    replace(plan, certified_epsilon=said).save(tmp_path / "plan.json")
+    replace(plan, certificate=replace(plan.certificate, epsilon=said)).save(tmp_path / "plan.json")
     lying = Plan.load(tmp_path / "plan.json")
     with pytest.raises(VerificationError, match="1 clients would spend more than the plan says: d"):
         lying.verify(method)
     with pytest.raises(VerificationError, match="than the plan says: d epsilon"):
         lying.verify_unless_made_here()
-    replace(plan, certified_epsilon=1.001 * plan.certified_epsilon).verify(method)
+    with_part(plan, "certificate", epsilon=1.001 * plan.certified_epsilon).verify(method)
 
 
-@pytest.mark.parametrize(
-    ("kind", "promised"), [("planned", "promised"), ("adaptive", "promised at their caps")]
-)
-def test_each_kind_says_which_promise(plans, kind, promised):
-    plan = plans[kind]
-    weak = plan.noise_multipliers / 2
-    with pytest.raises(VerificationError, match=f"would spend more than {promised}: "):
-        replace(plan, noise_multipliers=weak).verify(method="pld")
+@both
+def test_too_little_noise_does_not_verify(plan):
+    weak = with_part(plan, "noise", multipliers=plan.noise_multipliers / 2)
+    with pytest.raises(VerificationError, match="would spend more than promised: "):
+        weak.verify(method="pld")
 
 
 # spending
@@ -223,7 +231,7 @@ def test_each_kind_says_which_promise(plans, kind, promised):
 
 def test_the_plan_keeps_its_promises_and_one_more_draw_does_not(plans):
     plan = plans["planned"]
-    counts = plan.schedule.counts
+    counts = plan.counts
     spent = plan.spent_epsilon(counts)
     private = ~plan.population.public
     assert (spent[private] <= plan.population.epsilon[private]).all()
@@ -267,8 +275,8 @@ def test_fewer_draws_spend_less_and_none_nothing(plans):
     plan = plans["planned"]
     none = plan.spent_epsilon(np.zeros(7, dtype=np.int64))
     assert np.nansum(none) == 0
-    fewer = plan.spent_epsilon(plan.schedule.counts // 2)
-    assert (fewer[1:] <= plan.spent_epsilon(plan.schedule.counts)[1:]).all()
+    fewer = plan.spent_epsilon(plan.counts // 2)
+    assert (fewer[1:] <= plan.spent_epsilon(plan.counts)[1:]).all()
 
 
 def test_a_draw_without_planned_noise_is_refused():
@@ -280,17 +288,15 @@ def test_a_draw_without_planned_noise_is_refused():
 def test_a_client_that_only_reports_is_held_to_its_promise_too(plans):
     """Only a forged plan caps draws at 0; its reports must be certified, and have noise."""
     plan = plans["adaptive"]
-    caps = plan.schedule.counts.copy()
+    caps = plan.counts.copy()
     caps[3] = 0
-    schedule = replace(plan.schedule, caps=caps)
-    noise = plan.adaptive.report_multipliers.copy()
+    noise = plan.reports.multipliers.copy()
     noise[3] /= 50
-    weak = replace(
-        plan, schedule=schedule, adaptive=replace(plan.adaptive, report_multipliers=noise)
-    )
+    reports = replace(plan.reports, multipliers=noise)
+    weak = with_part(plan, "participation", counts=caps, reports=reports)
     with pytest.raises(VerificationError, match="1 clients would spend more than promised"):
         weak.verify(method="pld")
     silent = noise.copy()
     silent[3] = 0.0
     with pytest.raises(InputError, match="'c' reports without noise"):
-        replace(weak, adaptive=replace(plan.adaptive, report_multipliers=silent))
+        with_part(weak, "participation", reports=replace(reports, multipliers=silent))

@@ -18,7 +18,7 @@ from dpcohort.config import loads_config
 from dpcohort.engine import lattice
 from dpcohort.engine.experiment import cohort_of, member_lattice
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
-from dpcohort.plan import Plan
+from dpcohort.plan import LocalNoise, Past, Plan
 from dpcohort.runs.evaluation import who_was_heard
 from dpcohort.runs.receipts import make_receipts
 
@@ -74,13 +74,13 @@ def test_both_epsilons_are_those_of_the_noise_that_is_really_there(contract):
     plan = pooled_plan(contract)
     pooled, honest = plan.pooled, contract.honest(6)
     assert pooled.honest == honest
-    assert plan.schedule.counts @ pooled.weights == pytest.approx(plan.training.total_draws)
+    assert plan.counts @ pooled.weights == pytest.approx(plan.training.total_draws)
     for k in np.flatnonzero(plan.drawn & ~PEOPLE.public):
         moves = pooled.weights[k] / plan.batch_sizes[k]  # one record, in units of C
         asked = {
             "delta": 1e-5,
             "sampling_rate": plan.sampling_rates[k],
-            "steps": plan.schedule.counts[k],
+            "steps": plan.counts[k],
             "sampler": contract.sampler,
             "neighbours": contract.neighbours,
             "method": "pld",
@@ -90,7 +90,7 @@ def test_both_epsilons_are_those_of_the_noise_that_is_really_there(contract):
         )
         alone = certify_epsilon(noise_multiplier=pooled.shares[k] / moves, **asked)
         assert with_others <= plan.certified_epsilon[k] * (1 + 1e-6) <= PEOPLE.epsilon[k] * 1.00001
-        assert alone == pytest.approx(pooled.alone_epsilon[k], rel=1e-6)
+        assert alone == pytest.approx(plan.certificate.alone_epsilon[k], rel=1e-6)
     plan.verify()
     rates = plan.if_alone.noise_multipliers[plan.drawn & ~PEOPLE.public]
     assert (rates < plan.noise_multipliers[plan.drawn & ~PEOPLE.public]).all()
@@ -107,7 +107,7 @@ def test_who_counts_on_nobody_has_the_plan_of_the_local_model(selection):
         assert alone.schedule.sha256 == local.schedule.sha256
         for column in ("noise_multipliers", "certified_epsilon"):
             np.testing.assert_array_equal(getattr(alone, column), getattr(local, column))
-        np.testing.assert_array_equal(alone.pooled.alone_epsilon, local.certified_epsilon)
+        np.testing.assert_array_equal(alone.certificate.alone_epsilon, local.certified_epsilon)
         own = np.nan_to_num(local.noise_multipliers) / local.batch_sizes
         np.testing.assert_allclose(alone.pooled.shares, own, rtol=1e-15)
         assert alone.noise_to_clip == pytest.approx(local.noise_to_clip, rel=1e-12)
@@ -118,7 +118,7 @@ def test_where_a_client_may_not_be_drawn_twice_its_own_noise_follows_its_weight(
     plan = pooled_plan(Contract(trust="pooled", colluding=5))
     here = plan.drawn & ~PEOPLE.public
     assert plan.pooled.weights.max() > plan.pooled.weights[here].min()
-    assert plan.schedule.counts.max() <= SETTINGS.rounds
+    assert plan.counts.max() <= SETTINGS.rounds
     own = plan.noise_multipliers[here] * plan.pooled.weights[here] / plan.batch_sizes[here]
     np.testing.assert_allclose(plan.pooled.shares[here], own, rtol=1e-12)
 
@@ -131,7 +131,8 @@ def test_a_pooled_plan_reads_back_and_a_local_one_has_nothing_of_it(plan, tmp_pa
     local = pooled_plan(Contract())
     local.save(tmp_path / "local.json")
     written = json.loads((tmp_path / "local.json").read_text())
-    assert "pooled" not in written
+    assert written["noise"]["kind"] == "local"
+    assert "weights" not in written["noise"]
     assert set(written["contract"]) == {"accountant", "sampler", "neighbours"}
 
 
@@ -162,10 +163,9 @@ def swap_honest(part):
         (lambda part: part["weights"].__setitem__(0, None), "finite numbers"),
         (lambda part: part["weights"].__setitem__(0, 0.0), "no weight"),
         (lambda part: part["weights"].append(1.0), "other clients"),
-        (lambda part: part.update(weights=[1.0] * 3, alone_epsilon=[1.0] * 3), "3 clients"),
+        (lambda part: part.update(weights=[1.0] * 3), "other clients"),
         (lambda part: part["alone_epsilon"].__setitem__(0, 1e-3), "own noise alone"),
         (lambda part: part["alone_epsilon"].__setitem__(0, None), "no epsilon alone"),
-        (lambda part: part["alone_epsilon"].__setitem__(9, 1.0), "public and has one"),
         (lambda part: part["weights"].__setitem__(0, 1e-300), "too small"),
         (lambda part: part.update(shares=1e308), "too small"),
         (lambda part: part.pop("weights"), "missing"),
@@ -174,7 +174,10 @@ def swap_honest(part):
 def test_a_file_with_other_shares_is_no_plan(plan, tmp_path, lie, words):
     plan.save(tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
-    lie(content["pooled"])
+    part = {**content["noise"], **content["certificate"]}
+    lie(part)
+    for name in ("noise", "certificate"):
+        content[name] = {key: part[key] for key in content[name] if key in part}
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(FileFormatError, match=words):
         Plan.load(tmp_path / "plan.json")
@@ -186,10 +189,12 @@ def test_a_file_with_other_shares_is_no_plan(plan, tmp_path, lie, words):
         ({"training": replace(SETTINGS, local_steps=2)}, "local_steps"),
         ({"contract": Contract()}, "not in both"),
         ({"contract": Contract(trust="pooled", colluding=2)}, "honest members"),
-        ({"pooled": None}, "not in both"),
+        ({"noise": LocalNoise}, "not in both"),
     ],
 )
 def test_a_plan_cannot_be_turned_into_one_that_was_never_certified(plan, change, words):
+    if "noise" in change:
+        change = {"noise": LocalNoise(multipliers=plan.noise.multipliers, lifted=plan.noise.lifted)}
     with pytest.raises(InputError, match=words):
         replace(plan, **change)
 
@@ -199,15 +204,20 @@ def test_nobody_is_twice_in_a_cohort(plan):
     cohorts = plan.schedule.cohorts.copy()
     cohorts[0, 0] = cohorts[0, 1]
     with pytest.raises(InputError, match="twice in a cohort"):
-        replace(plan, schedule=replace(plan.schedule, cohorts=cohorts))
+        replace(
+            plan,
+            participation=replace(
+                plan.participation, schedule=replace(plan.schedule, cohorts=cohorts)
+            ),
+        )
 
 
 @pytest.mark.parametrize("method", ["pld", "auto"])
 def test_an_epsilon_alone_that_is_too_small_is_found_out(plan, tmp_path, method):
     k = int(np.flatnonzero(plan.drawn & ~PEOPLE.public)[-1])
-    said = plan.pooled.alone_epsilon.copy()
+    said = plan.certificate.alone_epsilon.copy()
     said[k] *= 0.999
-    lying = replace(plan, pooled=replace(plan.pooled, alone_epsilon=said))
+    lying = replace(plan, certificate=replace(plan.certificate, worst_epsilon=said))
     lying.save(tmp_path / "plan.json")
     with pytest.raises(VerificationError, match=f"if all others collude: {PEOPLE.ids[k]}"):
         Plan.load(tmp_path / "plan.json").verify(method)
@@ -300,7 +310,7 @@ def test_what_was_spent_before_counts_with_and_without_the_others(honest):
     assert Segment.from_dict(first.to_dict()) == first
     assert ("honest" in first.to_dict()) == (honest > 1)
     plan = pooled_plan(Contract(trust="pooled", colluding=1), before=[first])
-    draws = int(plan.schedule.counts[3])
+    draws = int(plan.counts[3])
     both = plan.history(3, draws=draws, reports=0).epsilon(1e-5)
     fresh = plan.events(3, draws=draws, reports=0).epsilon(1e-5)
     assert fresh < both <= plan.certified_epsilon[3] * (1 + 1e-9) <= PEOPLE.epsilon[3] * 1.001
@@ -308,9 +318,9 @@ def test_what_was_spent_before_counts_with_and_without_the_others(honest):
     alone = History((Event(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
         Event(noise_multiplier=z, sampling_rate=0.25, steps=draws)
     )
-    assert plan.pooled.alone_epsilon[3] == pytest.approx(alone.epsilon(1e-5), rel=1e-6)
+    assert plan.certificate.alone_epsilon[3] == pytest.approx(alone.epsilon(1e-5), rel=1e-6)
     plan.verify()
-    receipt = make_receipts(plan, plan.schedule.counts, clients=np.array([3]))[0]
+    receipt = make_receipts(plan, plan.counts, clients=np.array([3]))[0]
     assert receipt.certified_epsilon == pytest.approx(both, rel=1e-3)
     assert receipt.trust["alone_epsilon"] == pytest.approx(alone.epsilon(1e-5), rel=1e-3)
     assert (f"(rate 0.25), with {honest} honest members; plan a" in receipt.text()) == (honest > 1)
@@ -327,7 +337,7 @@ def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract,
     with pytest.raises(InputError, match=words):
         pooled_plan(contract, before=before)
     with pytest.raises(InputError, match=words):
-        replace(pooled_plan(contract), before=tuple(before))
+        replace(pooled_plan(contract), past=Past.of(before))
     if not contract.is_pooled:
         with pytest.raises(InputError, match=words):
             make_adaptive_plan(PEOPLE, SETTINGS, rule_settings={"d": 6}, before=before)
@@ -338,7 +348,7 @@ def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract,
 def test_a_file_whose_past_counted_on_more_is_no_plan(tmp_path):
     pooled_plan(before=[earlier(2)]).save(tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
-    content["before"][0]["honest"] = 3
+    content["past"][0]["honest"] = 3
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(FileFormatError, match="must be at least 3, as an earlier run counted on"):
         Plan.load(tmp_path / "plan.json")

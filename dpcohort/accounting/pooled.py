@@ -65,15 +65,13 @@ class Pooled:
         shares: standard deviation of the noise that each client adds when it is drawn, in units of
             C; the same for all, unless h is 1.
         honest: h, members whose shares surely are in the sum and unknown to the server.
-        alone_epsilon: what each client will have spent if all others collude, so that its own
-            share alone protects it; 0 if it never took part, NaN if public.
         exponent: e; a share of noise has standard deviation 2^e on the lattice. 0 where h is 1:
             nothing needs to be masked, so there is no common lattice.
         modulus_bits: b; sums are taken modulo 2^b. 0 where h is 1.
 
     Example:
         >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2,
-        ...                 alone_epsilon=np.array([1.0, 2.0]), exponent=26, modulus_bits=42)
+        ...                 exponent=26, modulus_bits=42)
         >>> pooled.multipliers(np.array([60, 60])).round(2)
         array([16.97,  5.66])
     """
@@ -81,7 +79,6 @@ class Pooled:
     weights: FloatArray
     shares: FloatArray
     honest: int
-    alone_epsilon: FloatArray
     exponent: int = 0
     modulus_bits: int = 0
 
@@ -90,9 +87,8 @@ class Pooled:
         whole_number("pooled.exponent", self.exponent, at_least=0, at_most=LARGEST_EXPONENT)
         most = MOST_MODULUS_BITS
         whole_number("pooled.modulus_bits", self.modulus_bits, at_least=0, at_most=most)
-        sizes = {self.weights.shape, self.shares.shape, self.alone_epsilon.shape}
-        if sizes != {(self.weights.size,)}:
-            raise InputError.because("weights, shares and epsilons are of other clients each.")
+        if self.shares.shape != (self.weights.size,):
+            raise InputError.because("weights and shares are of other clients each.")
         for name, column in (("weights", self.weights), ("shares", self.shares)):
             if not (np.isfinite(column) & (column >= 0)).all():
                 worst = column[~(np.isfinite(column) & (column >= 0))][0]
@@ -102,7 +98,7 @@ class Pooled:
             raise InputError.because(
                 "shares of noise differ; where members count on each other all are equal."
             )
-        for column in (self.weights, self.shares, self.alone_epsilon):
+        for column in (self.weights, self.shares):
             column.setflags(write=False)
 
     @property
@@ -125,35 +121,6 @@ class Pooled:
         with np.errstate(over="ignore"):
             found[here] = self.shares[here] * batch_sizes[here] / self.weights[here]
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a plan's file has them."""
-        shares: Any = self.shares.tolist() if self.honest == 1 else self.share
-        return {
-            "weights": self.weights.tolist(),
-            "shares": shares,
-            "honest": self.honest,
-            "alone_epsilon": [None if e != e else e for e in self.alone_epsilon.tolist()],
-            "exponent": self.exponent,
-            "modulus_bits": self.modulus_bits,
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Pooled:
-        """What ``to_dict`` gave."""
-        for name in ("honest", "exponent", "modulus_bits"):
-            if type(values[name]) is not int:  # 3.0 would have another hash than 3
-                raise InputError(f"pooled.{name}", given=values[name], allowed="a whole number")
-        weights = np.array(values["weights"], dtype=np.float64)
-        shares = np.array(values["shares"], dtype=np.float64)
-        return cls(
-            weights=weights,
-            shares=np.full(weights.shape, shares) if shares.ndim == 0 else shares,
-            honest=values["honest"],
-            alone_epsilon=np.array(values["alone_epsilon"], dtype=np.float64),
-            exponent=values["exponent"],
-            modulus_bits=values["modulus_bits"],
-        )
 
 
 def refuse_unpoolable(
@@ -228,8 +195,7 @@ def with_lattice(
         >>> from dpcohort.clients import Population
         >>> from dpcohort.training import Training
         >>> people = Population.from_arrays(sizes=[600, 600], epsilon=[1.0, 2.0], delta=1e-5)
-        >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2,
-        ...                 alone_epsilon=np.array([1.0, 2.0]))
+        >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2)
         >>> found = with_lattice(pooled, people, Training(cohort_size=2, batch_size=60), Contract())
         >>> found.exponent, found.modulus_bits
         (26, 36)

@@ -29,15 +29,13 @@ from dpcohort.accounting.contract import Contract, Guard
 from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
 from dpcohort.accounting.events import Event, History
 from dpcohort.accounting.pooled import adaptive_under_pooled_trust
-from dpcohort.accounting.segments import Segment, check_contract, left_population, past_of
+from dpcohort.accounting.segments import Segment
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.plan import Adaptive, Plan
+from dpcohort.plan import CappedRule, Certificate, LocalNoise, Past, Plan, Reports
 from dpcohort.plugins import check_members, make_rule, naming_the_rule
 from dpcohort.progress import Progress, silent
-from dpcohort.schedule import Schedule
-from dpcohort.selection import Selection
 from dpcohort.training import Training
 
 
@@ -87,7 +85,7 @@ def make_adaptive_plan(
         >>> people = Population.from_arrays(sizes=[600] * 8, epsilon=[2.0] * 8, delta=1e-5)
         >>> settings = Training(rounds=8, cohort_size=2, batch_size=60)
         >>> plan = make_adaptive_plan(people, settings, rule_settings={"d": 4}, seed=0)
-        >>> int(plan.schedule.counts[0]), int(plan.report_caps[0])
+        >>> int(plan.counts[0]), int(plan.reports.caps[0])
         (4, 8)
         >>> bool((plan.certified_epsilon <= people.epsilon).all())
         True
@@ -113,7 +111,8 @@ def make_adaptive_plan(
             mode="raw" if reports == "raw" else "private",
             share=report_share,
         )
-    population, paid = after_charges(population, charges), Paid.of(population, charges)
+    past = Past(tuple(before), Paid.of(population, charges))
+    population = after_charges(population, charges)
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
@@ -126,25 +125,22 @@ def make_adaptive_plan(
         terms=terms,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
-        before=before,
+        before=past,
     )
     plan = Plan(
         population=population,
         training=training,
         contract=contract,
-        before=tuple(before),
-        paid=paid,
-        selection=Selection(
-            rule=chosen.name, unbiased=population.unbiased, settings=_settings(chosen)
+        participation=CappedRule(
+            rule=chosen,
+            settings=_settings(chosen),
+            counts=draw_caps,
+            reports=Reports(caps=report_caps, multipliers=report_multipliers, terms=terms),
         ),
-        schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
-        noise_multipliers=noise,
-        certified_epsilon=certified,
-        lifted=lifted,
+        noise=LocalNoise(multipliers=noise, lifted=lifted),
+        certificate=Certificate(epsilon=certified),
         seed=seed,
-        adaptive=Adaptive(
-            rule=chosen, terms=terms, report_caps=report_caps, report_multipliers=report_multipliers
-        ),
+        past=past,
     )
     plan._mark_certified()
     return plan
@@ -249,7 +245,7 @@ def _capped_noise(
     terms: ReportTerms | None,
     guard: Guard = "refuse",
     progress: Progress = silent,
-    before: Sequence[Segment] = (),
+    before: Past = Past.none,
 ) -> tuple[DeployedNoise, FloatArray]:
     """The noise of every client, certified at its caps, and the noise multipliers of reports.
 
@@ -257,9 +253,8 @@ def _capped_noise(
         BudgetExceededError: noise that does not keep a promise; the client is named.
     """
     rates, steps = population.sampling_rates(training), draw_caps * training.local_steps
-    check_contract(before, contract, training.cohort_size)
-    left = left_population(population, before)
-    past = [past_of(before, name) for name in population.ids] if before else ()
+    before.check(population, contract, training.cohort_size)
+    left, past = before.left(population), before.histories(population)
     if terms is None or terms.mode == "raw":
         deployed = deploy_noise(
             population,

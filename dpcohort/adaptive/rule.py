@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.plugins import naming_the_rule
+from dpcohort.plugins import RULES, make_rule, naming_the_rule
 
 #: Names a report where draws have numbers: its noise, its row. No draw has a number so large.
 REPORT_DRAW = 1 << 30
@@ -377,3 +377,52 @@ def _checked(field: str, given: object, allowed: IntArray) -> IntArray:
             field, given=clients.tolist(), allowed="distinct clients, each below its cap"
         )
     return clients.astype(np.int64)
+
+
+def rule_of_file(values: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:
+    """The rule that a plan's file names: this package's, or a placeholder for a third party's.
+
+    Args:
+        values: name and settings of the rule.
+        terms: of its reports.
+    """
+    name = values["rule"]
+    if name in RULES["adaptive"]:
+        made: AdaptiveRule = make_rule("adaptive", name, values["settings"])
+        return made
+    return RecordedRule(
+        name=name,
+        statistic=None if terms is None else terms.statistic,
+        mini_batch=terms is not None and terms.mini_batch,
+        watches_updates=bool(values["watches_updates"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRule:
+    """Placeholder for a third-party rule read from a plan's file; it cannot choose.
+
+    Reading and verifying a run must not run code that a file names.
+    """
+
+    name: str
+    statistic: Statistic | None = None
+    mini_batch: bool = False
+    watches_updates: bool = False
+
+    def check(self, clients: int, cohort_size: int, public: int) -> None:
+        """Nothing is known about it."""
+
+    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
+        """Not asked: the caps are in the plan."""
+        return 0
+
+    def ask(self, view: RoundView) -> IntArray:
+        """Refused."""
+        raise InputError.because(
+            f"the rule {self.name!r} is not part of dpcohort: make the plan again with the rule."
+        )
+
+    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
+        """Refused."""
+        return self.ask(view)

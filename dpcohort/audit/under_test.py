@@ -307,7 +307,6 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
             weights=weights,
             shares=np.full(sizes.size, share),
             honest=1 + company,
-            alone_epsilon=np.full(sizes.size, np.nan),
         ),
     )
 
@@ -490,7 +489,7 @@ class ModelsUnderTest:
         )
         streams, loss = Streams(None, dice), task.loss_on(self.device)
         if self.place == "reports":
-            plan.terms, plan.report_multipliers = _REPORTED, np.ones(1)
+            plan.reports.terms, plan.reports.multipliers = _REPORTED, np.ones(1)
             start = FlatLayout(model).flatten(model).to(self.device)
             meter = LossMeter(model, records, loss=loss)
             handler = ReportHandler(plan, meter, streams=streams)

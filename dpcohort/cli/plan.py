@@ -188,7 +188,7 @@ def explain(
         explanation = explain_adaptive_client(made, client)
     else:
         raise InputError.because(
-            f"--epsilon asks for another probability, and {made.selection.rule} has none before "
+            f"--epsilon asks for another probability, and {made.rule} has none before "
             "the training: it chooses each cohort then."
         )
     if as_json:
@@ -337,7 +337,7 @@ def _scenario_of(
     made = plan_from(source, clients, changes)
     if made.adaptive is not None:
         raise InputError.because(
-            f"the rule {made.selection.rule} chooses each cohort from updates, and a pooled sum "
+            f"the rule {made.rule} chooses each cohort from updates, and a pooled sum "
             "has none; trust can be compared for planned rules."
         )
     return Scenario.of(made)

@@ -170,11 +170,11 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
             place = asked.index_of(name)
             row["epsilon"] = None if asked.public[place] else float(asked.epsilon[place])
             row["change"] = change(name)
-            row["draws"] = int(new.schedule.counts[k])
+            row["draws"] = int(new.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
             row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
             if new.pooled is not None:
-                row["alone_epsilon"] = float(new.pooled.alone_epsilon[k]) + paid
+                row["alone_epsilon"] = float(new.certificate.alone_epsilon[k]) + paid
         if delta == delta and (past.steps or paid):
             row["spent"] = paid + (past.epsilon(delta) if past.steps else 0.0)
         if paid:

@@ -288,7 +288,7 @@ def _plan_figure(name: str, plans: Mapping[str, tuple[Plan, IntArray | None]]) -
     ((title, (plan, draws)),) = plans.items()
     if name == "noise":
         return figures.noise_figure(plan)
-    rule, people = plan.selection.rule, plan.population
+    rule, people = plan.rule, plan.population
     if plan.adaptive is None:
         panels = {rule: plan.selection.probabilities, "unbiased": people.unbiased}
         return figures.selection_figure(people, panels)

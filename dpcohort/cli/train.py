@@ -310,7 +310,7 @@ def _title(run: Run) -> str:
     model, data = run.settings.get("model"), run.settings.get("data")
     name = data.get("name", "its data") if isinstance(data, dict) else "its data"
     trained = model.get("name", "a model") if isinstance(model, dict) else model or "a model"
-    return f"{run.settings.get('label') or run.plan.selection.rule}: {trained} on {name}"
+    return f"{run.settings.get('label') or run.plan.rule}: {trained} on {name}"
 
 
 def _time_left(run: Run, quiet: float) -> str:
@@ -470,10 +470,10 @@ def _budgets(run: Run) -> Table:
     plan, draws = run.plan, run.ledger.draws
     table = _rows()
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
-    share_used = draws[held] / plan.schedule.counts[held]
+    share_used = draws[held] / plan.counts[held]
     order = np.lexsort((plan.population.epsilon[held], -share_used))
     for k in held[order[:_TIGHTEST]].tolist():
-        used, planned = int(draws[k]), int(plan.schedule.counts[k])
+        used, planned = int(draws[k]), int(plan.counts[k])
         share = used / planned
         style = "red" if share >= 1 else "yellow" if share > 0.8 else ""
         table.add_row(

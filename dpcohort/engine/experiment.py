@@ -47,7 +47,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
-from dpcohort.accounting.pooled import common_lattice
+from dpcohort.accounting.pooled import Pooled, common_lattice
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
@@ -67,7 +67,7 @@ from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
     from dpcohort.engine.isolated import IsolatedModel
-    from dpcohort.plan import Plan, Pooled
+    from dpcohort.plan import Plan
 
 
 #: What dividing and multiplying again may lose of a noise multiplier.

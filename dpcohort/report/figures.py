@@ -305,7 +305,7 @@ def noise_figure(plan: Plan) -> Figure:
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if held.size == 0:
         raise InputError.because("no drawn client of this plan has a budget, so there is no noise.")
-    raw = plan.has_raw_reports
+    raw = plan.reports.are_raw
     deployed = "deployed" if raw else "deployed and certified"
     epsilon, batches = plan.population.epsilon[held], plan.batch_sizes[held]
     with _one_panel(4.2, 3.0) as (figure, axis):
@@ -315,9 +315,11 @@ def noise_figure(plan: Plan) -> Figure:
         ):
             level = z[held] / batches
             axis.scatter(epsilon, level, s=16, marker=marker, color=colour, label=name)
-        if plan.adaptive is not None:
-            stamp = " (NOT PRIVATE: raw reports)" if raw else ""
-            axis.set_title(f"{plan.selection.rule}: noise for the caps{stamp}", fontsize=8)
+        axis.set_title(
+            f"{plan.rule}: noise for {plan.participation.bounds}"
+            + (" (NOT PRIVATE: raw reports)" if raw else ""),
+            fontsize=8,
+        )
         _log_scale(axis.xaxis, axis.yaxis)
         axis.set(xlabel="privacy budget ε", ylabel="noise on the mean gradient / C")
         axis.legend(loc="upper right")
@@ -354,9 +356,9 @@ def participation_figure(
         )
     known = draws or {}
     for name, plan in plans.items():
-        if plan.adaptive is not None and name not in known:
+        if not plan.participation.is_known and name not in known:
             raise InputError.because(
-                f"{plan.selection.rule} chooses each cohort during the training, so the plan "
+                f"{plan.rule} chooses each cohort during the training, so the plan "
                 f"{name} does not say who is drawn. Draw this figure of the run."
             )
     heard = {
@@ -474,13 +476,10 @@ def save_plan_figure(plan: Plan, path: str | Path) -> None:
     Raises:
         InputError: it has none, as its rule chooses each cohort during the training.
     """
-    if plan.adaptive is not None:
-        raise InputError.because(
-            f"--picture draws probabilities, and {plan.selection.rule} has none before the "
-            "training."
-        )
-    selection = plan.selection
-    panels = {"unbiased": selection.unbiased, selection.rule: selection.probabilities}
+    panels = {
+        "unbiased": plan.population.unbiased,
+        plan.rule: plan.participation.probabilities,
+    }
     save_selection_figure(plan.population, panels, path)
 
 

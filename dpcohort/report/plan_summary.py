@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from dpcohort._validate import IntArray
 from dpcohort.accounting.pooled import trust_in_words, trust_terms
 from dpcohort.clients import Population
 from dpcohort.plain_text import counted, one_line
+from dpcohort.planning.noise import DistributedNoise, Noise
+from dpcohort.planning.participation import FixedCohorts, Participation
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -45,7 +49,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "records": int(population.sizes.sum()),
         "epsilon_min": float(population.epsilon[private].min()) if private.any() else None,
         "epsilon_max": float(population.epsilon[private].max()) if private.any() else None,
-        "rule": plan.selection.rule,
+        "rule": plan.rule,
         "eta": plan.selection.eta,
         "gap": plan.selection.gap,
         "objective": plan.selection.objective,
@@ -53,23 +57,92 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "noise_to_clip": plan.noise_to_clip,
         "unbiased_noise_to_clip": float(np.sqrt(plan.training.total_steps * unbiased_noise)),
         "certified": int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
-        "lifted": int(plan.lifted.sum()),
+        "lifted": int(plan.noise.lifted.sum()),
         "large_delta": population.large_delta,
         "sha256": plan.sha256,
-        **_pooled_summary(plan),
+        **_view(plan.noise, plan).summary(),
     }
 
 
-def _pooled_summary(plan: Plan) -> dict[str, Any]:
-    """On whom clients count where trust is pooled, and what they spend without them."""
-    if plan.pooled is None:
+@dataclass(frozen=True)
+class _LocalView:
+    """How a plan with local noise is shown: each client's probability, and its own noise."""
+
+    plan: Plan
+    moved: ClassVar[str] = "of the draws"
+    headers: ClassVar[tuple[str, ...]] = (
+        *("records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
+    )
+
+    def summary(self) -> dict[str, Any]:
         return {}
-    alone = plan.pooled.alone_epsilon[~plan.population.public]
-    return {
-        "trust": trust_terms(plan.contract, plan.training.cohort_size),
-        "share": plan.pooled.share,
-        "alone_epsilon_max": float(alone.max()) if alone.size else None,
-    }
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def add_trust(self, text: Text) -> None:
+        return
+
+    def by_size(self, k: int) -> list[str]:
+        return [f"{self.plan.selection.unbiased[k]:.4f}"]
+
+    def noise(self, k: int) -> list[str]:
+        if self.plan.population.public[k]:
+            return ["0"]
+        return [f"{self.plan.noise_multipliers[k]:.4g}" if self.plan.counts[k] else "-"]
+
+    def alone(self, k: int) -> list[str]:
+        return []
+
+
+@dataclass(frozen=True)
+class _DistributedView(_LocalView):
+    """How a plan with distributed noise is shown: each client's weight, and whom it counts on."""
+
+    noises: DistributedNoise
+    moved: ClassVar[str] = "of the weight"
+    headers: ClassVar[tuple[str, ...]] = (
+        *("records", "ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
+    )
+
+    def summary(self) -> dict[str, Any]:
+        alone = self.plan.certificate.alone_epsilon[~self.plan.population.public]
+        return {
+            "trust": trust_terms(self.plan.contract, self.plan.training.cohort_size),
+            "share": self.noises.pool.share,
+            "alone_epsilon_max": float(alone.max()) if alone.size else None,
+        }
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        pool, alone = self.noises.pool, self.plan.certificate.alone_epsilon
+        return {"weight": pool.weights, "noise_share": pool.shares, "alone_epsilon": alone}
+
+    def add_trust(self, text: Text) -> None:
+        summary = self.summary()
+        text.append(f"\n{trust_in_words(summary['trust'])}")
+        text.append("\nif all others collude, a client spends up to ")
+        text.append(f"ε {summary['alone_epsilon_max']:.4g}", style="yellow")
+        text.append("; weights are public and tell budgets")
+
+    def by_size(self, k: int) -> list[str]:
+        return []
+
+    def noise(self, k: int) -> list[str]:
+        return [f"{self.noises.pool.weights[k]:.3g}" if self.plan.counts[k] else "-"]
+
+    def alone(self, k: int) -> list[str]:
+        hidden = self.plan.population.public[k] or not self.plan.counts[k]
+        return ["-" if hidden else f"{self.plan.certificate.alone_epsilon[k]:.4g}"]
+
+
+@singledispatch
+def _view(noise: Noise, plan: Plan) -> _LocalView:
+    return _LocalView(plan)
+
+
+@_view.register(DistributedNoise)
+def _(noise: DistributedNoise, plan: Plan) -> _LocalView:
+    return _DistributedView(plan, noise)
 
 
 def plan_values(plan: Plan) -> dict[str, Any]:
@@ -84,34 +157,34 @@ def plan_values(plan: Plan) -> dict[str, Any]:
         >>> plan_values(plan)["clients"]["draw_cap"]
         [4, 4, 4, 4]
     """
-    if plan.adaptive is None:
-        head: dict[str, Any] = {"summary": summarise(plan)}
-        clients = {
-            "batch_size": plan.batch_sizes,
-            "unbiased": plan.selection.unbiased,
-            "probability": plan.selection.probabilities,
-            "draws": plan.schedule.counts,
-            "noise_multiplier": plan.noise_multipliers,
-            "certified_epsilon": plan.certified_epsilon,
-        }
-        if plan.pooled is not None:
-            clients["weight"] = plan.pooled.weights
-            clients["noise_share"] = plan.pooled.shares
-            clients["alone_epsilon"] = plan.pooled.alone_epsilon
-    else:
-        head = {
-            "sha256": plan.sha256,
-            **plan.plain_settings(),
-            "private": not plan.has_raw_reports,
-        }
-        clients = {
-            "draw_cap": plan.schedule.counts,
-            "report_cap": plan.report_caps,
-            "noise_multiplier": plan.noise_multipliers,
-            "report_std": plan.report_stds,
-            "certified_epsilon": plan.certified_epsilon,
-        }
+    head, clients = _values(plan.participation, plan)
     return {**head, "clients": _columns(plan.population, clients)}
+
+
+@singledispatch
+def _values(participation: Participation, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The head and the columns of a plan's JSON."""
+    head = {"sha256": plan.sha256, **plan.plain_settings(), "private": not plan.reports.are_raw}
+    return head, {
+        "draw_cap": plan.counts,
+        "report_cap": plan.reports.caps,
+        "noise_multiplier": plan.noise_multipliers,
+        "report_std": plan.report_stds,
+        "certified_epsilon": plan.certified_epsilon,
+    }
+
+
+@_values.register(FixedCohorts)
+def _(participation: FixedCohorts, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"summary": summarise(plan)}, {
+        "batch_size": plan.batch_sizes,
+        "unbiased": participation.selection.unbiased,
+        "probability": participation.selection.probabilities,
+        "draws": plan.counts,
+        "noise_multiplier": plan.noise_multipliers,
+        "certified_epsilon": plan.certified_epsilon,
+        **_view(plan.noise, plan).columns(),
+    }
 
 
 def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
@@ -126,8 +199,16 @@ def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
 
     Where cohorts are chosen during the training: the caps of the strictest and loosest clients.
     """
-    if plan.adaptive is not None:
-        return Group(*(Text(line) for line in _sentences(plan)), _caps_table(plan, rows))
+    return _table(plan.participation, plan, rows)
+
+
+@singledispatch
+def _table(participation: Participation, plan: Plan, rows: int) -> RenderableType:
+    return Group(*(Text(line) for line in _sentences(plan)), _caps_table(plan, rows))
+
+
+@_table.register(FixedCohorts)
+def _(participation: FixedCohorts, plan: Plan, rows: int) -> RenderableType:
     return Group(_headline(plan, summarise(plan)), "", _clients_table(plan, rows))
 
 
@@ -141,7 +222,7 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
     )
     eta = "" if summary["eta"] is None else f", η = {summary['eta']:.4g}"
     drawn = counted(summary["drawn"], "client")
-    moved = "of the weight" if plan.pooled is not None else "of the draws"
+    view = _view(plan.noise, plan)
     text = Text.assemble(
         (counted(summary["clients"], "client"), "bold"),
         f"{public}, {summary['records']:,} records, {budgets}\n",
@@ -149,7 +230,7 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         f"{counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
         f"{contract.sampler} batches, {contract.neighbours} neighbours\n",
         (f"{summary['rule']}{eta}", "bold"),
-        f": {summary['bias'] / 2:.0%} {moved} moved, {drawn} drawn; "
+        f": {summary['bias'] / 2:.0%} {view.moved} moved, {drawn} drawn; "
         f"at most {summary['gap']:.1e} from the optimum of Problem 1\n",
         "noise on a round's mean gradient: ",
         (f"{summary['noise_to_clip']:.3g} C", "bold green"),
@@ -163,13 +244,9 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         leak = f"; delta is at least 1/size for {many}: a whole record may leak"
         text.append(leak, style="yellow")
     text.append(f"; plan {summary['sha256'][:12]}")
-    if plan.pooled is not None:
-        text.append(f"\n{trust_in_words(summary['trust'])}")
-        text.append("\nif all others collude, a client spends up to ")
-        text.append(f"ε {summary['alone_epsilon_max']:.4g}", style="yellow")
-        text.append("; weights are public and tell budgets")
-    if plan.before:
-        runs, rounds = len(plan.before), sum(segment.rounds for segment in plan.before)
+    view.add_trust(text)
+    if plan.past:
+        runs, rounds = len(plan.past.segments), plan.past.rounds
         text.append(
             f"\ngoes on after {counted(runs, 'run')} with {counted(rounds, 'round')}, which count: "
             "every ε is for all of them together"
@@ -192,10 +269,8 @@ def _clients_table(plan: Plan, rows: int) -> Table:
     positions = shown[np.argsort(-change[shown], kind="stable")]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold", min_width=8)
-    names = ["records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"]
-    if plan.pooled is not None:
-        names = ["records", "ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"]
-    for name in names:
+    view = _view(plan.noise, plan)
+    for name in view.headers:
         table.add_column(name, justify="right", no_wrap=True)
     previous_more = True
     for k in positions.tolist():
@@ -203,49 +278,43 @@ def _clients_table(plan: Plan, rows: int) -> Table:
         if previous_more and p < u and table.row_count and positions.size < len(plan.population):
             table.add_row("…")
         previous_more = p >= u
-        table.add_row(*_row(plan, k, p, u))
+        table.add_row(*_row(view, k, p, u))
     return table
 
 
-def _row(plan: Plan, k: int, p: float, u: float) -> list[str | Text]:
-    population = plan.population
-    public, draws = bool(population.public[k]), int(plan.schedule.counts[k])
-    heard = p / u if u > 0 else 1.0
-    style = "green" if heard > 1.005 else "red" if heard < 0.995 else ""
-    noise = "0" if public else f"{plan.noise_multipliers[k]:.4g}" if draws else "-"
-    by_size, alone = [f"{u:.4f}"], []
-    if plan.pooled is not None:
-        by_size = []
-        noise = f"{plan.pooled.weights[k]:.3g}" if draws else "-"
-        alone = ["-" if public or not draws else f"{plan.pooled.alone_epsilon[k]:.4g}"]
+def _row(view: _LocalView, k: int, p: float, u: float) -> list[str | Text]:
+    plan, population = view.plan, view.plan.population
+    public, draws = bool(population.public[k]), int(plan.counts[k])
+    ratio = p / u if u > 0 else 1.0
+    style = "green" if ratio > 1.005 else "red" if ratio < 0.995 else ""
     return [
         Text(one_line(population.ids[k])),
         f"{population.sizes[k]:,}",
         "public" if public else f"{population.epsilon[k]:.3g}",
-        *by_size,
+        *view.by_size(k),
         f"{p:.4f}",
-        Text(f"{heard:.2f}×", style=style),
+        Text(f"{ratio:.2f}×", style=style),
         str(draws),
-        noise,
+        *view.noise(k),
         "-" if public or not draws else f"{plan.certified_epsilon[k]:.4g}",
-        *alone,
+        *view.alone(k),
     ]
 
 
 def _sentences(plan: Plan) -> list[str]:
-    people, training, terms = plan.population, plan.training, plan.terms
-    settings = ", ".join(f"{key} {value}" for key, value in plan.selection.settings.items())
+    people, training, terms = plan.population, plan.training, plan.reports.terms
+    settings = ", ".join(f"{key} {value}" for key, value in plan.participation.settings.items())
     private = np.flatnonzero(~people.public)
     lines = [
         f"{len(people)} clients ({int(people.public.sum())} public), {training.rounds} rounds of "
-        f"{training.cohort_size} draws, each cohort chosen by {plan.selection.rule}"
+        f"{training.cohort_size} draws, each cohort chosen by {plan.rule}"
         + (f" ({settings})." if settings else ".")
     ]
     if private.size:
         first = private[0]
-        asked = "" if terms is None else f" and asked at most {plan.report_caps[first]} times"
+        asked = "" if terms is None else f" and asked at most {plan.reports.caps[first]} times"
         lines.append(
-            f"Each is drawn at most {plan.schedule.counts[first]} times{asked}; the noise is made "
+            f"Each is drawn at most {plan.counts[first]} times{asked}; the noise is made "
             "for that, and certified."
         )
     if terms is not None and terms.mode == "private":
@@ -254,7 +323,7 @@ def _sentences(plan: Plan) -> list[str]:
             f"A report is the mean {terms.statistic} on {where}, clipped at {terms.top:g}, with "
             f"noise; all reports together take {terms.share:.0%} of a budget.".replace("%", " %")
         )
-    if plan.has_raw_reports:
+    if plan.reports.are_raw:
         lines.append(
             "NOT PRIVATE: reports are raw. Clients tell their losses without noise, so no epsilon "
             "holds; use it to reproduce papers only."
@@ -272,15 +341,15 @@ def _caps_table(plan: Plan, rows: int) -> Table:
     order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
     for k in _ends(order, rows).tolist():
         public = bool(plan.population.public[k])
-        certified = "-" if public or plan.has_raw_reports else f"{plan.certified_epsilon[k]:.4g}"
+        certified = "-" if public or plan.reports.are_raw else f"{plan.certified_epsilon[k]:.4g}"
         table.add_row(
             Text(one_line(plan.population.ids[k])),
             str(int(plan.population.sizes[k])),
             "public" if public else f"{plan.population.epsilon[k]:.4g}",
-            str(int(plan.schedule.counts[k])),
-            "-" if plan.terms is None else str(int(plan.report_caps[k])),
+            str(int(plan.counts[k])),
+            "-" if plan.reports.terms is None else str(int(plan.reports.caps[k])),
             f"{plan.noise_multipliers[k]:.4g}",
-            f"{plan.report_stds[k]:.3g}" if plan.has_private_reports else "-",
+            f"{plan.report_stds[k]:.3g}" if plan.reports.are_private else "-",
             certified,
         )
     return table

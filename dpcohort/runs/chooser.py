@@ -149,9 +149,9 @@ class ReportHandler:
 
         Clipped, centred, summed, noised, divided by a public number.
         """
-        terms = self._plan.terms
+        terms = self._plan.reports.terms
         if terms is None:
-            raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
+            raise InputError.because(f"the rule {self._plan.rule} has no reports.")
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         noisy = noisy_sums(round, parameters, positions, terms)
@@ -190,7 +190,7 @@ class ReportHandler:
 
     def _multiplier(self, k: int, terms: ReportTerms) -> float:
         """Noise multiplier of a client's reports; 0 only where none is needed."""
-        z = float(self._plan.report_multipliers[k])
+        z = float(self._plan.reports.multipliers[k])
         if not z > 0 and not (self._plan.population.public[k] or terms.mode == "raw"):
             name = self._plan.population.ids[k]
             raise InputError.because(f"reports of {name!r} have no noise; make the plan again.")

@@ -490,7 +490,7 @@ def configured_plan(
         >>> configured_plan(config).training.rounds
         100
         >>> config = config.with_overrides(["selection.rule=power-of-choice", "selection.d=12"])
-        >>> configured_plan(config).selection.rule
+        >>> configured_plan(config).rule
         'power-of-choice'
     """
     if config.data is not None and data is None:

@@ -32,6 +32,7 @@ from dpcohort.accounting.charges import (
     write_charge,
 )
 from dpcohort.accounting.segments import Segment, exhausted_clients
+from dpcohort.adaptive.rule import RecordedRule
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.consent import typed
@@ -39,7 +40,7 @@ from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
 from dpcohort.plain_text import counted, one_line
-from dpcohort.plan import Plan, RecordedRule, make_plan
+from dpcohort.plan import Plan, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs.folder import (
     BEFORE,
@@ -127,7 +128,7 @@ def replan(
         ...     run = train(plan, "logistic", "digits", out=f"{folder}/run", device="cpu")
         ...     larger = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[2.0], delta=1e-5)
         ...     again = replan(f"{folder}/run", larger, rounds=2, seed=1)
-        >>> again.past[0].steps, bool(1.9 < again.certified_epsilon[0] <= 2.0)
+        >>> again.histories[0].steps, bool(1.9 < again.certified_epsilon[0] <= 2.0)
         (2, True)
     """
     from dpcohort.runs.verification import verify_run
@@ -162,18 +163,18 @@ def replan(
         )
     members = _members(old, before, people, cohort_size)
     training = replace(old.training, rounds=more, cohort_size=members)
-    guard = "lift" if old.lifted.any() else "refuse"
+    guard = "lift" if old.noise.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before, "charges": paid}
     typed(*([rule] if isinstance(rule, str) else ()))
     if old.adaptive is None:
-        name = rule or old.selection.rule
-        settings = old.selection.settings if rule in (None, old.selection.rule) else {}
+        name = rule or old.rule
+        settings = old.participation.settings if rule in (None, old.rule) else {}
         return make_plan(
             people,
             training,
             selection=rule_from_settings(name, **settings),
-            noise_model=old.noise_model,
+            noise_model=old.fixed_cohorts.noise_model,
             draws=old.schedule.draws,
             **common,
         )
@@ -181,12 +182,15 @@ def replan(
 
     if rule is None and isinstance(old.adaptive.rule, RecordedRule):
         raise InputError.because(
-            f"the rule {old.selection.rule!r} is not part of dpcohort: say where it is, "
+            f"the rule {old.rule!r} is not part of dpcohort: say where it is, "
             "--rule MODULE:CLASS (in Python rule='MODULE:CLASS')."
         )
-    if old.terms is not None:
-        common |= {"report_share": old.terms.share, "loss_bound": old.terms.loss_bound}
-        common["reports"] = old.terms.mode
+    if old.reports.terms is not None:
+        common |= {
+            "report_share": old.reports.terms.share,
+            "loss_bound": old.reports.terms.loss_bound,
+        }
+        common["reports"] = old.reports.terms.mode
     return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
 
 
@@ -434,9 +438,9 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         for receipt in make_receipts(
             plan,
             # A run that was stopped may be resumed, and spend all that was planned.
-            found.ledger.draws if done else plan.schedule.counts,
+            found.ledger.draws if done else plan.counts,
             settings=found.settings,
-            reports=found.reports if done or plan.adaptive is None else plan.report_caps,
+            reports=found.reports if done or plan.adaptive is None else plan.reports.caps,
             later=(*known[len(plan.paid.charges) :], charge),
         ):
             if receipt.client in charge.spent and not receipt.holds:

@@ -192,7 +192,7 @@ def who_was_heard(
         True
     """
     whole_number("groups", groups, at_least=1)
-    counted = plan.schedule.counts if draws is None else draws
+    counted = plan.counts if draws is None else draws
     private = np.flatnonzero(~plan.population.public)
     order = private[np.argsort(plan.population.epsilon[private], kind="stable")]
     parts = [part for part in np.array_split(order, groups) if part.size]

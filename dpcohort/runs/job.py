@@ -223,7 +223,7 @@ class TrainingJob(ABC):
         """
         if self.plan.adaptive is None:
             return None
-        if self.plan.has_raw_reports and not journal.is_empty:
+        if self.plan.reports.are_raw and not journal.is_empty:
             raise InputError.because(
                 "a run with raw reports cannot go on: what clients reported was never written "
                 "down. Begin it again in another folder."
@@ -260,8 +260,8 @@ class Job(TrainingJob):
     def title(self) -> str:
         """Its label, or else the rules that make it what it is."""
         combined = described_aggregation(self.aggregation, self.plan)
-        rules = [self.plan.selection.rule] + ([] if combined is None else [combined["rule"]])
-        if self.plan.has_raw_reports:
+        rules = [self.plan.rule] + ([] if combined is None else [combined["rule"]])
+        if self.plan.reports.are_raw:
             rules.append("raw reports, NOT PRIVATE")
         if self.plan.pooled is not None:
             rules.append(f"pooled ({self.plan.pooled.honest} honest)")
@@ -466,7 +466,7 @@ def make_job(
         refuse_unmergeable(streams, combined)
         if plan.adaptive is not None and plan.adaptive.rule.watches_updates:
             raise InputError.because(
-                f"merged_noise does not go with the rule {plan.selection.rule}: it looks at single "
+                f"merged_noise does not go with the rule {plan.rule}: it looks at single "
                 "updates, which would carry no noise of their last step. Leave it off."
             )
     often = max(1, plan.training.rounds // 20)

@@ -50,7 +50,7 @@ def journal_header(plan: Plan) -> dict[str, Any]:
         "neighbours": plan.contract.neighbours,
     }
     if plan.adaptive is not None:
-        header["reports"] = "none" if plan.terms is None else plan.terms.mode
+        header["reports"] = "none" if plan.reports.terms is None else plan.reports.terms.mode
     return header
 
 
@@ -179,7 +179,7 @@ class Journal:
                 raise BudgetExceededError(f"round {round} of the plan has another cohort.")
             self._enter({"round": round, "draws": planned_draws(self._plan, round)})
             return
-        counts, caps = np.bincount(cohort, minlength=len(names)), self._plan.schedule.counts
+        counts, caps = np.bincount(cohort, minlength=len(names)), self._plan.counts
         over = np.flatnonzero(counts > caps - self.draws)
         if over.size:
             k = int(over[0])
@@ -196,7 +196,7 @@ class Journal:
             BudgetExceededError: one is at its cap; nothing was counted.
         """
         asked = [int(k) for k in clients]
-        names, caps = self._plan.population.ids, self._plan.report_caps
+        names, caps = self._plan.population.ids, self._plan.reports.caps
         for k in asked:
             if self._reports[k] >= caps[k] or asked.count(k) > 1:
                 raise BudgetExceededError(
@@ -211,7 +211,7 @@ class Journal:
         if answers:
             names = self._plan.population.ids
             values = {names[k]: float(value) for k, value in sorted(answers.items())}
-            enter = self._apply if self._plan.has_raw_reports else self._enter
+            enter = self._apply if self._plan.reports.are_raw else self._enter
             enter({"round": round, "answers": values})
 
     def view(
@@ -251,8 +251,8 @@ class Journal:
             sizes=plan.population.sizes,
             epsilon=plan.population.epsilon,
             public=plan.population.public,
-            draws_left=_closed(plan.schedule.counts - draws),
-            reports_left=_closed(plan.report_caps - reports),
+            draws_left=_closed(plan.counts - draws),
+            reports_left=_closed(plan.reports.caps - reports),
             seed=plan.seed,
             cohorts=tuple(self._cohorts[t] for t in sorted(self._cohorts) if t < round),
             reports=tuple(known),
@@ -316,7 +316,7 @@ class Journal:
             raise VerificationError(f"not an entry of this plan ({error!r}).") from None
         if plan.adaptive is None:  # as often as the plan says: compared above
             return
-        beyond = (self.draws > plan.schedule.counts) | (self.reports > plan.report_caps)
+        beyond = (self.draws > plan.counts) | (self.reports > plan.reports.caps)
         if beyond.any():
             name = plan.population.ids[int(np.flatnonzero(beyond)[0])]
             raise VerificationError(f"{name!r} is beyond its cap.")

@@ -558,7 +558,7 @@ def make_receipts(
         >>> from dpcohort import Population, Training, make_plan
         >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
         >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
-        >>> receipt = make_receipts(plan, plan.schedule.counts)[0]
+        >>> receipt = make_receipts(plan, plan.counts)[0]
         >>> receipt.holds, receipt.stamp[:11]
         (True, 'NOT PRIVATE')
     """
@@ -590,7 +590,7 @@ def make_receipts(
             noise_multiplier=_known(plan.noise_multipliers[k]),
             sampling_rate=float(plan.sampling_rates[k]),
             batch_size=int(plan.batch_sizes[k]),
-            planned_draws=int(plan.schedule.counts[k]),
+            planned_draws=int(plan.counts[k]),
             planned_steps=int(plan.steps[k]),
             planned_epsilon=_known(plan.certified_epsilon[k]),
             spent_draws=int(counted[k]),
@@ -657,7 +657,7 @@ def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
         'simulation'
     """
     source = worst_source(plan, source_of(settings))
-    if plan.has_raw_reports or source == "floating point":
+    if plan.reports.are_raw or source == "floating point":
         return "not private"
     return "private" if source == "private" else "simulation"
 
@@ -704,7 +704,7 @@ def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _stamp(plan: Plan, source: Source, later: Sequence[Charge]) -> str:
-    if plan.has_raw_reports:
+    if plan.reports.are_raw:
         return RAW_REPORTS
     source = worst_source(plan, source, later)
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
@@ -807,22 +807,22 @@ def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
         **trust_terms(plan.contract, plan.training.cohort_size),
         "weight": float(pooled.weights[k]),
         "share": float(pooled.shares[k]),
-        "planned_alone_epsilon": _known(pooled.alone_epsilon[k]),
+        "planned_alone_epsilon": _known(plan.certificate.alone_epsilon[k]),
         "alone_epsilon": alone,
     }
 
 
 def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:
     """What a receipt says about reports."""
-    if plan.terms is None:
+    if plan.reports.terms is None:
         return None
     return {
-        "statistic": plan.terms.statistic,
-        "top": plan.terms.top,
-        "mode": plan.terms.mode,
-        "planned": int(plan.report_caps[k]),
+        "statistic": plan.reports.terms.statistic,
+        "top": plan.reports.terms.top,
+        "mode": plan.reports.terms.mode,
+        "planned": int(plan.reports.caps[k]),
         "spent": 0 if made is None else int(made[k]),
-        "noise_multiplier": float(plan.report_multipliers[k]),
+        "noise_multiplier": float(plan.reports.multipliers[k]),
         "noise_std": float(plan.report_stds[k]),
         "sampling_rate": float(plan.report_rates[k]),
     }

@@ -120,7 +120,7 @@ class Run:
     def _told(self) -> dict[str, str]:
         """What there is to say of the run, a few words each; public information only."""
         words = {
-            "rule": self.plan.selection.rule,
+            "rule": self.plan.rule,
             "clients": counted(len(self.plan.population), "client"),
             "rounds": f"round {self.rounds_done} of {self.plan.training.rounds}",
         }
@@ -183,7 +183,7 @@ class Run:
     def is_private(self) -> bool:
         """Batches and noise came from private streams, and no report was raw."""
         source = worst_source(self.plan, source_of(self.settings))
-        return source == "private" and not self.plan.has_raw_reports
+        return source == "private" and not self.plan.reports.are_raw
 
     @property
     def test(self) -> TestResult:

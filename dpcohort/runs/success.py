@@ -52,9 +52,10 @@ def plan_warnings(plan: Plan) -> list[str]:
 
 def _selection_moves_nothing(plan: Plan) -> list[str]:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
+    if not plan.participation.is_known or plan.rule == "unbiased":
+        return []
     eta = plan.selection.eta
-    asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
-    if asked_for or eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
+    if eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
         return []
     threshold = plan.problem.threshold
     if not math.isfinite(threshold):

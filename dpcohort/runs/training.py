@@ -182,9 +182,9 @@ class Recorder:
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
-        if self._chooser is None:
-            clients = self.job.plan.schedule.cohorts[round]
-        else:
+        clients = self.job.plan.participation.cohort(round)
+        if clients is None:
+            assert self._chooser is not None
             clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
         return cohort_of(self.job.plan, round, clients)
@@ -428,8 +428,8 @@ def _mended(folder: Path, job: TrainingJob) -> list[str]:
 def _facts(plan: Plan) -> dict[str, object]:
     """What may be told of a plan beside another one."""
     return {
-        "the rule": plan.selection.rule,
-        "settings of the rule": dict(plan.selection.settings),
+        "the rule": plan.rule,
+        "settings of the rule": dict(plan.participation.settings),
         **{f"training.{name}": value for name, value in asdict(plan.training).items()},
         **{f"privacy.{name}": value for name, value in asdict(plan.contract).items()},
         "the number of clients": len(plan.population),

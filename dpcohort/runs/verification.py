@@ -28,11 +28,11 @@ import numpy as np
 
 from dpcohort._validate import IntArray, choice
 from dpcohort.accounting.charges import Charge
-from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
+from dpcohort.adaptive.rule import AdaptiveRule, RecordedRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.limits import LARGEST_CONFIG, read_bounded
-from dpcohort.plan import Plan, RecordedRule
+from dpcohort.plan import Plan
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
@@ -271,7 +271,10 @@ class _Check:
         self.counted: set[int] = set()
         self._asked: defaultdict[object, set[int]] = defaultdict(set)
         self._early: list[int] = []
-        self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
+        planned = map(plan.participation.cohort, range(plan.training.rounds))
+        self._cohorts: dict[int, list[int]] = {
+            round: cohort.tolist() for round, cohort in enumerate(planned) if cohort is not None
+        }
 
     def wrong(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="mismatch", subject=subject, message=message))
@@ -373,8 +376,8 @@ class _Check:
         if self._plan.adaptive is None:
             return
         for what, made, cap in (
-            ("draws", self.draws, self._plan.schedule.counts),
-            ("reports", self.reports, self._plan.report_caps),
+            ("draws", self.draws, self._plan.counts),
+            ("reports", self.reports, self._plan.reports.caps),
         ):
             for k in np.flatnonzero(made > cap).tolist():
                 words = f"{LEDGER} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
@@ -383,7 +386,7 @@ class _Check:
             self._choices(lines, self._plan.adaptive.rule)
         for line in self._early:
             self.wrong(LEDGER, f"line {line} comes before what it follows from.")
-        if self._plan.has_raw_reports:
+        if self._plan.reports.are_raw:
             self.overspent(
                 "run",
                 "cohorts were chosen from raw reports, which carry no noise: NOT PRIVATE, no "
@@ -730,7 +733,7 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
 
 
 def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
-    if plan.has_raw_reports:
+    if plan.reports.are_raw:
         return "raw reports are not written down, so the choices could not be made again."
     if rule.watches_updates:
         return f"the rule {rule.name} looks at updates, so its choices were not made again."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -172,8 +172,7 @@ class Selection:
 
     Attributes:
         rule: name of the rule.
-        probabilities: p^s; where noise is pooled, the effective weights w of the clients; empty for
-            a rule that decides during the training.
+        probabilities: p^s; where noise is pooled, the effective weights w of the clients.
         unbiased: p^u.
         eta: the finite eta that the next three refer to.
         objective: Problem 1's objective at ``probabilities``.
@@ -182,14 +181,12 @@ class Selection:
         gap: ``objective - lower_bound``: for an optimal rule its certificate, for any other the
             price of not being optimal.
         settings: the rule's settings as given, to make the same rule again.
-
-    Of a rule that decides during the training neither odds nor optimality are known.
     """
 
     rule: str
     unbiased: FloatArray
     settings: Mapping[str, object]
-    probabilities: FloatArray = field(default_factory=lambda: np.empty(0))
+    probabilities: FloatArray
     eta: float = math.nan
     objective: float = math.nan
     lower_bound: float = math.nan
@@ -197,9 +194,7 @@ class Selection:
 
     @property
     def bias(self) -> float:
-        """``||p^s - p^u||_1``, between 0 and 2; NaN where it is decided during the training."""
-        if not self.probabilities.size:
-            return math.nan
+        """``||p^s - p^u||_1``, between 0 and 2."""
         return float(np.abs(self.probabilities - self.unbiased).sum())
 
 
@@ -333,10 +328,10 @@ def check_selection(selection: Selection, clients: int) -> None:
 
     Example:
         >>> half = np.array([0.5, 0.5])
-        >>> check_selection(Selection(rule="mine", unbiased=half, settings={"share": 0.5}), 2)
+        >>> check_selection(Selection(rule="mine", unbiased=half, settings={"share": 0.5},
+        ...                           probabilities=half), 2)
     """
-    if not (math.isnan(selection.objective) and np.size(selection.probabilities) == 0):
-        _check_probabilities(selection.rule, selection.probabilities, clients)
+    _check_probabilities(selection.rule, selection.probabilities, clients)
     for key, value in selection.settings.items():
         if not isinstance(value, str | int | float | list | tuple | dict | None):
             raise InputError(

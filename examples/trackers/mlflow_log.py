@@ -25,7 +25,7 @@ class MLflowLog:
         """Log one round; the last one ends the run there."""
         if not self._open:
             mlflow.start_run(run_name=run.settings.get("label"))
-            mlflow.log_params({"plan": run.plan.sha256, "rule": run.plan.selection.rule})
+            mlflow.log_params({"plan": run.plan.sha256, "rule": run.plan.rule})
             self._open = True
         if record.scored is not None:
             numbers = {run.metric.name: record.scored.score, "loss": record.scored.loss}

@@ -34,7 +34,7 @@ class WandbLog:
     def on_round(self, record, run):
         """Log one round; the last one ends the run there."""
         if self._run is None:
-            public = {"plan": run.plan.sha256, "rule": run.plan.selection.rule}
+            public = {"plan": run.plan.sha256, "rule": run.plan.rule}
             settings = wandb.Settings(**NOTHING_ELSE)
             self._run = wandb.init(
                 dir=self._folder, project="dpcohort", mode="offline", config=public,

@@ -410,7 +410,7 @@ def _row(pair: Pair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRo
 def _certified(run: Run) -> float:
     """Largest certified epsilon over promised epsilon, from what was counted."""
     plan = run.plan
-    if plan.adaptive is None and np.array_equal(run.ledger.draws, plan.schedule.counts):
+    if plan.adaptive is None and np.array_equal(run.ledger.draws, plan.counts):
         held = plan.drawn & ~plan.population.public  # all as planned: the plan's certificate holds
         shares = plan.certified_epsilon[held] / plan.population.epsilon[held]
         return float(shares.max()) if held.any() else 0.0

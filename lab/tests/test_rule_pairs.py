@@ -70,7 +70,7 @@ def test_every_pair_shares_the_plan_of_its_selection(config):
     assert 'rule = "trimmed-mean"' in pairs[1][2][0].config
     assert pairs[1][2][0].settings()["aggregation"]["rule"] == "trimmed-mean"
     # The configuration's own settings stay with the configuration's own rule.
-    assert pairs[2][2][0].plan.selection.settings == {"eta": "auto"}
+    assert pairs[2][2][0].plan.participation.settings == {"eta": "auto"}
 
 
 def test_impossible_and_senseless_pairs_say_why(config):

@@ -124,7 +124,7 @@ def test_where_outputs_could_decide_the_caps_are_charged():
     charged = plan.charged_history(0, draws=1, reports=1)
     spent = plan.spent_epsilon(np.ones(6, np.int64), np.ones(6, np.int64), method="pld")
     assert charged.epsilon(1e-5) == pytest.approx(spent[0])
-    assert charged.steps == int(plan.schedule.counts[0] + plan.report_caps[0])
+    assert charged.steps == int(plan.counts[0] + plan.reports.caps[0])
     assert plan.charged_history(0, draws=0) == History()
     fixed = make_plan(people, settings, seed=0)
     assert fixed.charged_history(0, draws=3).steps == 3

@@ -135,5 +135,5 @@ def test_the_papers_noise_is_certified_with_what_was_spent(guard):
             make_plan(clients, training, **options)
         return
     plan = make_plan(clients, training, **options)
-    assert plan.lifted.all()
+    assert plan.noise.lifted.all()
     assert plan.certified_epsilon[0] <= 12.0

@@ -113,9 +113,9 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
         past = History(
             (
                 Event(
-                    noise_multiplier=plan.report_multipliers[k],
+                    noise_multiplier=plan.reports.multipliers[k],
                     sampling_rate=1.0,
-                    steps=int(plan.report_caps[k]),
+                    steps=int(plan.reports.caps[k]),
                 ),
             )
         )
@@ -132,7 +132,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
 def test_a_larger_share_for_reports_costs_noise_in_training(plan_of):
     small, large = (plan_of(report_share=share) for share in (0.05, 0.5))
     assert (small.noise_multipliers < large.noise_multipliers).all()
-    assert (small.report_multipliers > large.report_multipliers).all()
+    assert (small.reports.multipliers > large.reports.multipliers).all()
 
 
 def test_raw_reports_leave_the_whole_budget_to_training(plan_of, people):
@@ -141,7 +141,7 @@ def test_raw_reports_leave_the_whole_budget_to_training(plan_of, people):
         epsilon=people.epsilon, delta=people.delta, sampling_rate=1 / 3, steps=plan.steps
     )
     assert plan.noise_multipliers == pytest.approx(whole, rel=2e-3)
-    assert (plan.report_multipliers == 0).all()
+    assert (plan.reports.multipliers == 0).all()
 
 
 def test_public_clients_add_no_noise(plan_of):
@@ -153,14 +153,14 @@ def test_public_clients_add_no_noise(plan_of):
         public=[False, False, True],
     )
     plan = plan_of(population=mixed)
-    assert plan.noise_multipliers[2] == plan.report_multipliers[2] == 0
+    assert plan.noise_multipliers[2] == plan.reports.multipliers[2] == 0
     assert np.isnan(plan.certified_epsilon[2])
 
 
 def test_paper_noise_is_guarded_together_with_the_reports(plan_of, people, settings):
     lifted = plan_of(accountant="paper", guard="lift", report_share=0.9)
     assert (lifted.certified_epsilon <= people.epsilon).all()
-    assert lifted.lifted.any()
+    assert lifted.noise.lifted.any()
     with pytest.raises(BudgetExceededError, match="together with its reports"):
         plan_of(accountant="paper", guard="refuse", report_share=0.9)
 
@@ -216,10 +216,10 @@ def test_spending_grows_with_draws_to_the_certificate(plan_of, people):
     once, twice = (plan.spent_epsilon(none + k)[:7] for k in (1, 2))
     assert (once > 0).all()
     assert (once < twice).all()
-    full = plan.spent_epsilon(plan.schedule.counts)
+    full = plan.spent_epsilon(plan.counts)
     assert full[:7] == pytest.approx(plan.certified_epsilon[:7], rel=1e-3)
     assert np.isnan(full[7])
-    beyond = plan.spent_epsilon(plan.schedule.counts + 3)
+    beyond = plan.spent_epsilon(plan.counts + 3)
     assert (beyond[:7] > people.epsilon[:7]).all()
 
 
@@ -228,9 +228,9 @@ def test_numbers_that_outputs_chose_are_certified_at_the_caps(plan_of, rule):
     """A rule could stop at the output that tells most: a client's own count proves nothing."""
     plan = plan_of(rule)
     once = np.array([1, 0, 0, 0, 0, 0, 0, 0])
-    asked = np.minimum(np.roll(once, 1), plan.report_caps)
+    asked = np.minimum(np.roll(once, 1), plan.reports.caps)
     took_part = once + asked > 0  # who was only asked took part too
-    full = plan.spent_epsilon(plan.schedule.counts, plan.report_caps, method="pld")
+    full = plan.spent_epsilon(plan.counts, plan.reports.caps, method="pld")
     assert full == pytest.approx(plan.certified_epsilon, rel=1e-3)
     spent = plan.spent_epsilon(once, asked, method="pld")
     assert np.array_equal(spent, np.where(took_part, full, 0.0))
@@ -241,7 +241,7 @@ def test_numbers_that_outputs_chose_are_certified_at_the_caps(plan_of, rule):
 @pytest.mark.parametrize("what", ["draws", "reports"])
 def test_what_is_beyond_a_cap_is_not_hidden(plan_of, people, what):
     plan = plan_of()
-    draws, reports = plan.schedule.counts, plan.report_caps
+    draws, reports = plan.counts, plan.reports.caps
     beyond = (draws + 1, 0 * reports) if what == "draws" else (0 * draws, reports + 3)
     assert (plan.spent_epsilon(*beyond) > people.epsilon).all()
 
@@ -257,8 +257,9 @@ def test_a_report_costs_what_its_event_says(plan_of):
 def with_noise(plan, column, values):
     """The plan with other noise on its draws or on its reports."""
     if column == "noise_multiplier":
-        return replace(plan, noise_multipliers=values)
-    return replace(plan, adaptive=replace(plan.adaptive, report_multipliers=values))
+        return replace(plan, noise=replace(plan.noise, multipliers=values))
+    reports = replace(plan.reports, multipliers=values)
+    return replace(plan, participation=replace(plan.participation, reports=reports))
 
 
 def test_a_plan_with_too_little_noise_does_not_verify(plan_of):
@@ -270,7 +271,7 @@ def test_a_plan_with_too_little_noise_does_not_verify(plan_of):
 
 def test_reports_are_verified_too(plan_of):
     plan = plan_of()
-    weak = with_noise(plan, "report_multipliers", plan.report_multipliers * 0.5)
+    weak = with_noise(plan, "report_multipliers", plan.reports.multipliers * 0.5)
     with pytest.raises(VerificationError, match="8 clients would spend more"):
         weak.verify()
 
@@ -284,7 +285,8 @@ def test_reports_are_verified_too(plan_of):
 )
 def test_a_plan_without_noise_cannot_be_built(plan_of, column, words):
     plan = plan_of()
-    values = getattr(plan, "noise_multipliers" if column == "noise_multiplier" else column).copy()
+    part = plan.noise if column == "noise_multiplier" else plan.reports
+    values = part.multipliers.copy()
     values[2] = 0.0
     with pytest.raises(InputError, match=f"client-2' {words}"):
         with_noise(plan, column, values)
@@ -292,9 +294,9 @@ def test_a_plan_without_noise_cannot_be_built(plan_of, column, words):
 
 def test_report_stds_are_those_of_a_mean(plan_of):
     plan = plan_of(loss_bound=4.0)
-    assert plan.report_stds == pytest.approx(plan.report_multipliers * 2.0 / 30)
+    assert plan.report_stds == pytest.approx(plan.reports.multipliers * 2.0 / 30)
     batch = plan_of("cpow-d", loss_bound=4.0)
-    assert batch.report_stds == pytest.approx(batch.report_multipliers * 2.0 / 10)
+    assert batch.report_stds == pytest.approx(batch.reports.multipliers * 2.0 / 10)
 
 
 # what is open before the training
@@ -302,21 +304,22 @@ def test_report_stds_are_those_of_a_mean(plan_of):
 
 def test_what_is_known_is_given_and_probabilities_are_refused(plan_of, people):
     plan = plan_of("ucb-cs", rule_settings={"gamma": 0.5})
-    assert plan.selection.rule == "ucb-cs"
-    assert plan.selection.settings == {"gamma": 0.5, "exploration": 1.0}
-    assert np.isnan(plan.selection.bias)
-    assert plan.schedule.clients == len(people)
-    assert len(plan.schedule.cohorts) == 0
+    assert plan.rule == "ucb-cs"
+    assert plan.participation.settings == {"gamma": 0.5, "exploration": 1.0}
+    assert plan.counts.size == len(people)
+    assert plan.participation.cohort(0) is None
     with pytest.raises(InputError, match="ucb-cs decides in each round, so there are no prob"):
         _ = plan.probabilities
+    with pytest.raises(InputError, match="ucb-cs chooses each cohort during the training"):
+        _ = plan.schedule
 
 
 def test_nobody_can_write_to_a_plan(plan_of):
     plan = plan_of()
     for column in (
-        plan.schedule.counts,
-        plan.report_caps,
-        plan.report_multipliers,
+        plan.counts,
+        plan.reports.caps,
+        plan.reports.multipliers,
         plan.noise_multipliers,
     ):
         assert not column.flags.writeable
@@ -324,5 +327,6 @@ def test_nobody_can_write_to_a_plan(plan_of):
 
 def test_columns_are_those_of_the_population(plan_of):
     plan = plan_of()
-    with pytest.raises(InputError, match="the reports is for 7 clients"):
-        replace(plan, adaptive=replace(plan.adaptive, report_caps=plan.report_caps[:7].copy()))
+    few = replace(plan.reports, caps=plan.reports.caps[:7].copy())
+    with pytest.raises(InputError, match="the reports are for 7 clients"):
+        replace(plan, participation=replace(plan.participation, reports=few))

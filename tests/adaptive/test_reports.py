@@ -203,7 +203,7 @@ def test_the_noise_is_that_of_the_plan(rule):
     handler, _, _ = handler_of(plan, streams=Streams.seeded(4))
     told = [handler.reports(t, np.arange(20), NOTHING) for t in range(200)]
     noise = np.array([[values[k] for k in range(20)] for values in told])
-    scaled = ((noise - plan.terms.half_range) / plan.report_stds).ravel()
+    scaled = ((noise - plan.reports.terms.half_range) / plan.report_stds).ravel()
     low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], scaled.size)
     assert low < (scaled**2).sum() < high
     assert stats.kstest(scaled, "norm").pvalue > 1e-7
@@ -271,12 +271,12 @@ def test_a_report_lost_in_a_crash_is_repeated_only_where_it_is_the_same(plan_of)
 def test_private_reports_have_the_planned_noise_on_a_lattice(plan_of):
     plan = plan_of()
     handler = handler_of(plan, streams=Streams.from_entropy())[0]
-    lattice = Lattice(float(plan.report_multipliers[1]), plan.terms.half_range)
+    lattice = Lattice(float(plan.reports.multipliers[1]), plan.reports.terms.half_range)
     size = int(plan.population.sizes[1])
     noises = []
     for _ in range(2000):
         answer = handler._ask(0, [1], NOTHING)[1]
-        noises.append((answer - plan.terms.half_range) * size)
+        noises.append((answer - plan.reports.terms.half_range) * size)
     assert np.std(noises) == pytest.approx(plan.report_stds[1] * size, rel=0.08)
     integers = np.array(noises) / lattice.unit
     assert np.abs(integers - integers.round()).max() < 1e-2

@@ -66,8 +66,8 @@ def test_caps_and_budgets_hold(plan_of, people, job_of, rule):
     plan = plan_of(rule)
     run = train_job(job_of(plan))
     assert run.ledger.draws.sum() == 12
-    assert (run.ledger.draws <= plan.schedule.counts).all()
-    assert (run.ledger.reports <= plan.report_caps).all()
+    assert (run.ledger.draws <= plan.counts).all()
+    assert (run.ledger.reports <= plan.reports.caps).all()
     assert (plan.spent_epsilon(run.ledger.draws, run.ledger.reports) <= people.epsilon).all()
     assert not run.is_private  # seeded
 

@@ -73,7 +73,7 @@ def test_a_plan_is_accepted_as_what_it_asks_of_the_client(terminal, tmp_path):
         code = 0 if plan.drawn[k] else 2
         told[name] = terminal(*asked, tmp_path / "plan.json", code=code)
         if plan.drawn[k]:
-            assert f"at most {plan.schedule.counts[k]} draws of 1 steps" in told[name]
+            assert f"at most {plan.counts[k]} draws of 1 steps" in told[name]
         else:
             assert "with a budget that is drawn" in terminal.errors
     assert not plan.drawn.all()

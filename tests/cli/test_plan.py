@@ -211,7 +211,9 @@ def test_a_plan_with_too_little_noise_is_noticed_when_it_is_read(terminal, confi
     terminal("plan", config, "-o", tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     half = plan.noise_multipliers / 2
-    dataclasses.replace(plan, noise_multipliers=half).save(tmp_path / "forged.json")
+    dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, multipliers=half)).save(
+        tmp_path / "forged.json"
+    )
     terminal("plan", tmp_path / "forged.json", code=1)
     assert "would spend more than promised" in terminal.errors
 

@@ -77,7 +77,7 @@ def test_the_letter_of_a_pooled_run_has_rates_with_and_without_the_others(termin
     train(plan, "logistic", "digits", out=tmp_path / "run", device="cpu")
     terminal("receipt", tmp_path / "run", "b", "--letter", tmp_path / "letter.html")
     text = (tmp_path / "letter.html").read_text()
-    draws = int(plan.schedule.counts[1])
+    draws = int(plan.counts[1])
     rates = [
         attack_risk(one.charged_history(1, draws=draws), delta=1e-5).hits(0.05)
         for one in (plan, plan.if_alone)

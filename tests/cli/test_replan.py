@@ -179,7 +179,9 @@ def test_the_table_says_what_is_spent_if_all_others_collude(terminal, wards, tmp
     shown = terminal(*asked, "--out", plan)
     assert "if all others collude with the server" in shown
     found = json.loads(terminal(*asked, "--json"))["clients"]
-    assert [row["alone_epsilon"] for row in found] == Plan.load(plan).pooled.alone_epsilon.tolist()
+    assert [row["alone_epsilon"] for row in found] == Plan.load(
+        plan
+    ).certificate.alone_epsilon.tolist()
     assert all(f"{row['alone_epsilon']:.4g}" in shown for row in found)
 
 

@@ -382,7 +382,7 @@ class GuardByHeart:
                 "local_steps": plan.training.local_steps,
                 "sampler": plan.contract.sampler,
                 "neighbours": plan.contract.neighbours,
-                "draws": int(plan.schedule.counts[k]),
+                "draws": int(plan.counts[k]),
                 "rounds": plan.training.rounds,
                 "clip": plan.training.clip,
                 "least_noise_multiplier": float(plan.noise_multipliers[k]),

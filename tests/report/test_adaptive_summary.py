@@ -68,7 +68,7 @@ def test_values_are_plain():
     plan = plan_of()
     values = plan_values(plan)
     assert json.loads(json.dumps(values))["rule"] == "power-of-choice"
-    assert values["clients"]["report_cap"][0] == plan.report_caps[0]
+    assert values["clients"]["report_cap"][0] == plan.reports.caps[0]
 
 
 def _plan(rule="power-of-choice", **settings):
@@ -86,8 +86,8 @@ def _plan(rule="power-of-choice", **settings):
 def test_numbers_are_the_plans_own():
     plan = _plan()
     told = explain_adaptive_client(plan, "strict")
-    assert told.draw_cap == plan.schedule.counts[0]
-    assert told.report_cap == plan.report_caps[0]
+    assert told.draw_cap == plan.counts[0]
+    assert told.report_cap == plan.reports.caps[0]
     assert told.noise_std == plan.noise_multipliers[0] / 9
     assert told.report_std == plan.report_stds[0]
     assert told.certified_epsilon == plan.certified_epsilon[0] <= 0.5

@@ -212,7 +212,7 @@ def test_noise_of_an_adaptive_plan_is_for_its_caps(reports, stamped):
     paper, deployed = axis.collections
     assert np.allclose(deployed.get_offsets()[:, 1], plan.noise_multipliers / 9)
     at_caps = paper_noise_multiplier(
-        epsilon=clients.epsilon, delta=1e-5, sampling_rate=0.1, steps=2 * plan.schedule.counts
+        epsilon=clients.epsilon, delta=1e-5, sampling_rate=0.1, steps=2 * plan.counts
     )
     assert np.allclose(paper.get_offsets()[:, 1], at_caps / 9)
     assert "for the caps" in axis.get_title()

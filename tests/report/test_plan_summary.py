@@ -32,7 +32,7 @@ def _shown(plan, width=100, **options):
 def test_numbers_are_the_plans(plan):
     summary = summarise(plan)
     assert summary["clients"] == 40
-    assert summary["drawn"] == int((plan.schedule.counts > 0).sum())
+    assert summary["drawn"] == int((plan.counts > 0).sum())
     assert summary["certified"] == summary["drawn"]
     assert summary["bias"] == np.abs(plan.selection.probabilities - plan.selection.unbiased).sum()
     assert summary["noise_to_clip"] == plan.noise_to_clip < summary["unbiased_noise_to_clip"]
@@ -73,7 +73,7 @@ def test_where_noise_is_pooled_both_epsilons_and_the_others_counted_on_are_shown
     training = Training(rounds=6, cohort_size=3, sampling_rate=0.2)
     pooled = make_plan(people, training, accountant=Contract(trust="pooled"), seed=2)
     values = plan_values(pooled)
-    alone = pooled.pooled.alone_epsilon[:3].max()
+    alone = pooled.certificate.alone_epsilon[:3].max()
     assert values["summary"]["alone_epsilon_max"] == alone
     assert values["summary"]["trust"]["honest"] == 3
     assert values["clients"]["weight"] == pooled.pooled.weights.tolist()
@@ -92,7 +92,7 @@ def test_what_deserves_a_warning_is_said():
     once = Training(rounds=1, cohort_size=2, sampling_rate=0.1)
     lifted = make_plan(people, once, accountant="paper", guard="lift", selection="uniform", seed=0)
     shown = " ".join(_shown(lifted).split())
-    assert f"{int(lifted.lifted.sum())} lifted from the paper's noise" in shown
+    assert f"{int(lifted.noise.lifted.sum())} lifted from the paper's noise" in shown
     assert "delta is at least 1/size for 2 clients" in shown
     past = History((Event(noise_multiplier=20.0, sampling_rate=0.1, steps=3),))
     before = Segment(plan="", ledger="", rounds=3, source="seed", spent={"a": past})

@@ -57,13 +57,13 @@ def test_receipts_say_what_reports_cost(digits):
     plan = run.plan
     receipt = run.receipt(plan.population.ids[2])
     assert receipt.reports["spent"] == run.ledger.reports[2]
-    assert receipt.reports["planned"] == plan.report_caps[2]
-    assert receipt.planned_draws == plan.schedule.counts[2]
+    assert receipt.reports["planned"] == plan.reports.caps[2]
+    assert receipt.planned_draws == plan.counts[2]
     alone = plan.history(2, draws=int(run.ledger.draws[2]), reports=0).epsilon(1e-5)
     assert alone < receipt.certified_epsilon <= receipt.promised_epsilon
     # Whoever was heard is certified at its caps: how often it was heard, outputs have chosen.
     assert receipt.certified_epsilon == pytest.approx(receipt.planned_epsilon, rel=1e-3)
-    assert (run.ledger.draws < plan.schedule.counts).any()
+    assert (run.ledger.draws < plan.counts).any()
     assert receipt.unused_epsilon == receipt.promised_epsilon - receipt.certified_epsilon
     assert "reports" in receipt.text()
     assert "unused" in receipt.text()
@@ -167,11 +167,11 @@ def test_a_configuration_asks_for_all_of_it():
         ]
     )
     plan = configured_job(config, device="cpu").plan
-    assert plan.selection.settings == {"d": 12, "shrink": False}
-    assert plan.terms.share == 0.3
-    assert plan.terms.loss_bound == 3.0
-    assert plan.schedule.counts[0] == 60
-    assert plan.report_caps[0] == 70
+    assert plan.participation.settings == {"d": 12, "shrink": False}
+    assert plan.reports.terms.share == 0.3
+    assert plan.reports.terms.loss_bound == 3.0
+    assert plan.counts[0] == 60
+    assert plan.reports.caps[0] == 70
 
 
 @pytest.mark.parametrize("change", ["answer", "cohort", "twice", "order", "stranger", "header"])

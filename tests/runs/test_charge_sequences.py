@@ -113,8 +113,8 @@ class Story:
         self.promises = promises
         # A crash may stop it anywhere; what is counted is spent.
         share = self.dice.choice([0.0, 0.5, 1.0])
-        self.plan, self.draws = plan, (share * plan.schedule.counts).astype(np.int64)
-        self.reports = (share * plan.report_caps).astype(np.int64) if adaptive else None
+        self.plan, self.draws = plan, (share * plan.counts).astype(np.int64)
+        self.reports = (share * plan.reports.caps).astype(np.int64) if adaptive else None
         spent = {}
         for k, name in enumerate(plan.population.ids):
             made = 0 if self.reports is None else int(self.reports[k])

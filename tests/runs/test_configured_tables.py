@@ -94,7 +94,7 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
     assert configured_population(paid).epsilon.tolist() == [0.75, 1.5]
     assert seen_columns(paid).bounds["age"] == found["bounds"]["age"]
     job = configured_job(paid)
-    made = make_receipts(job.plan, job.plan.schedule.counts, settings=job.settings())
+    made = make_receipts(job.plan, job.plan.counts, settings=job.settings())
     receipts = {one.client: one for one in made}
     assert receipts["a"].charged["promised_epsilon"] == 2.0
     (paid_for,) = receipts["a"].charged["paid"]

@@ -171,7 +171,7 @@ def test_noise_is_for_what_is_left_under_subsampling_too(tmp_path):
         total = History(
             (
                 plan.events(old, draws=int(counts[old]), reports=0).events[0],
-                again.events(new, draws=int(again.schedule.counts[new]), reports=0).events[0],
+                again.events(new, draws=int(again.counts[new]), reports=0).events[0],
             )
         )
         assert total.epsilon(1e-5) <= again.population.epsilon[new]
@@ -244,9 +244,9 @@ def test_a_chain_keeps_the_history_of_who_left(half, tmp_path):
     third = replan(tmp_path / "B", people(d=8.0, c=6.0, new=1.0), rounds=2, seed=2)
     go_on(third, tmp_path / "B", tmp_path / "C")
     assert [segment.rounds for segment in third.before] == [3, 2]
-    assert third.past[0].events == tuple(done_in(half, "d"))
-    assert third.past[1].events == (*done_in(half, "c"), *done_in(tmp_path / "B", "c"))
-    assert third.past[2].steps == 0
+    assert third.histories[0].events == tuple(done_in(half, "d"))
+    assert third.histories[1].events == (*done_in(half, "c"), *done_in(tmp_path / "B", "c"))
+    assert third.histories[2].steps == 0
     shutil.rmtree(half)
     assert verify_run(tmp_path / "C").holds
     assert len(Run.load(tmp_path / "C").receipt("c").before) == 2
@@ -414,11 +414,9 @@ def test_who_reported_is_charged_at_its_caps(tmp_path):
     again = replan(half, people(a=4.0, b=6.0, c=9.0), rounds=2, seed=2)
     assert again.adaptive is not None
     for k, name in enumerate("abc"):
-        caps = (int(plan.schedule.counts[k]), int(plan.report_caps[k]))
-        assert [event.steps for event in again.past[k].events] == list(caps)
-        history = again.history(
-            k, draws=int(again.schedule.counts[k]), reports=int(again.report_caps[k])
-        )
+        caps = (int(plan.counts[k]), int(plan.reports.caps[k]))
+        assert [event.steps for event in again.histories[k].events] == list(caps)
+        history = again.history(k, draws=int(again.counts[k]), reports=int(again.reports.caps[k]))
         assert history.epsilon(1e-5) <= again.population.epsilon[k], name
     go_on(again, half, tmp_path / "B")
     verification = verify_run(tmp_path / "B")

@@ -95,7 +95,7 @@ def test_where_noise_is_pooled_weights_say_who_was_heard():
     pooled = small_plan(accountant=Contract(trust="pooled"))
     groups = who_was_heard(pooled, groups=3)
     assert sum(group.draw_share for group in groups) == pytest.approx(1.0)
-    loud = pooled.schedule.counts * pooled.pooled.weights
+    loud = pooled.counts * pooled.pooled.weights
     assert groups[-1].draw_share == pytest.approx(loud[-1] / loud.sum())  # the public client
 
 

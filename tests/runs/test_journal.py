@@ -213,7 +213,7 @@ def test_lines_are_as_they_always_were(plan, tmp_path):
 def test_it_counts_what_the_schedule_says_and_nothing_twice(plan, path):
     journal = Journal(plan, path)
     count(journal, plan, *range(plan.training.rounds))
-    assert np.array_equal(journal.draws, plan.schedule.counts)
+    assert np.array_equal(journal.draws, plan.counts)
     before = path.read_bytes()
     with pytest.raises(BudgetExceededError, match="twice"):
         count(journal, plan, 2)

@@ -57,18 +57,20 @@ def findings(run):
 
 
 def test_a_receipt_says_on_whom_it_counts_and_what_is_left_without_them(plan):
-    made = {one.client: one for one in make_receipts(plan, plan.schedule.counts)}
+    made = {one.client: one for one in make_receipts(plan, plan.counts)}
     receipt = made[plan.population.ids[2]]
     assert receipt.trust["honest"] == 2
     assert receipt.certified_epsilon < receipt.trust["alone_epsilon"]
-    assert receipt.trust["alone_epsilon"] == pytest.approx(plan.pooled.alone_epsilon[2], rel=1e-2)
+    assert receipt.trust["alone_epsilon"] == pytest.approx(
+        plan.certificate.alone_epsilon[2], rel=1e-2
+    )
     words = receipt.text()
     assert "of 4 members at most 2 help it, so at least 2 shares of noise" in words
     assert f"epsilon {receipt.certified_epsilon:.5g} with 2 honest members" in words
     assert f"epsilon {receipt.trust['alone_epsilon']:.5g} if all others collude" in words
     assert "weights, which tell budgets" in words
     assert Receipt.from_dict(json.loads(json.dumps(receipt.to_dict()))) == receipt
-    half = make_receipts(plan, plan.schedule.counts // 2)
+    half = make_receipts(plan, plan.counts // 2)
     assert {one.client: one for one in half}[receipt.client].trust["alone_epsilon"] < (
         receipt.trust["alone_epsilon"]
     )
@@ -76,7 +78,7 @@ def test_a_receipt_says_on_whom_it_counts_and_what_is_left_without_them(plan):
 
 
 def test_the_letter_says_both_and_what_is_not_protected(plan, tmp_path):
-    receipt = make_receipts(plan, plan.schedule.counts)[1]
+    receipt = make_receipts(plan, plan.counts)[1]
     write_letter(tmp_path / "letter.html", receipt, risk=None)
     words = " ".join((tmp_path / "letter.html").read_text().split())
     assert "however much they compute" not in words
@@ -91,7 +93,7 @@ def test_the_letter_says_both_and_what_is_not_protected(plan, tmp_path):
 def test_explanation_and_summary_name_both_epsilons(plan):
     told = explain_client(plan, plan.population.ids[0])
     assert "If all others collude, its own share alone protects it: epsilon " in told.text()
-    assert told.alone_epsilon == plan.pooled.alone_epsilon[0]
+    assert told.alone_epsilon == plan.certificate.alone_epsilon[0]
     values = plan_values(plan)
     assert values["summary"]["trust"]["honest"] == 2
     assert values["clients"]["weight"] == plan.pooled.weights.tolist()
@@ -104,11 +106,11 @@ def test_a_run_verifies_with_both_epsilons(run, plan):
     found = verify_run(run)
     assert found.findings == ()
     assert found.honest == 2
-    assert found.alone_epsilon == np.nanmax(plan.pooled.alone_epsilon)
+    assert found.alone_epsilon == np.nanmax(plan.certificate.alone_epsilon)
 
 
 def test_plan_and_receipt_say_the_same_of_a_client_alone(plan):
-    for receipt in make_receipts(plan, plan.schedule.counts):
+    for receipt in make_receipts(plan, plan.counts):
         if not receipt.public:
             assert receipt.trust["alone_epsilon"] == receipt.trust["planned_alone_epsilon"]
 
@@ -193,7 +195,7 @@ def test_a_receipt_that_lies_about_others_is_found_out(run, key):
 
 
 def test_a_plan_that_lies_about_what_is_left_alone_is_found_out(run, plan, digits, tmp_path):
-    said = plan.pooled.alone_epsilon.copy()
+    said = plan.certificate.alone_epsilon.copy()
     said[3] *= 0.99
     lying = replace(plan, pooled=replace(plan.pooled, alone_epsilon=said))
     lying.save(run / "plan.json")
@@ -203,7 +205,9 @@ def test_a_plan_that_lies_about_what_is_left_alone_is_found_out(run, plan, digit
 
 
 def test_a_plan_that_says_less_than_its_clients_spend_is_found_out(run, plan):
-    replace(plan, certified_epsilon=0.99 * plan.certified_epsilon).save(run / "plan.json")
+    replace(
+        plan, certificate=replace(plan.certificate, epsilon=0.99 * plan.certified_epsilon)
+    ).save(run / "plan.json")
     assert f"more than the plan says: {plan.population.ids[0]}" in findings(run)
 
 
@@ -239,9 +243,9 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     later = replan(run, more, rounds=4, seed=1)
     assert later.before[0].honest == 2
     assert (later.certified_epsilon[:7] <= more.epsilon[:7]).all()
-    both = (plan.schedule.counts > 0) & (later.schedule.counts > 0) & ~old.public
+    both = (plan.counts > 0) & (later.counts > 0) & ~old.public
     assert both.sum() >= 4
-    assert (plan.pooled.alone_epsilon[both] < later.pooled.alone_epsilon[both]).all()
+    assert (plan.certificate.alone_epsilon[both] < later.certificate.alone_epsilon[both]).all()
     train(later, "logistic", digits, after=run, out=tmp_path / "later", device="cpu")
     assert verify_run(tmp_path / "later").holds
     receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])

@@ -27,7 +27,7 @@ PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
 
 @pytest.fixture
 def receipts(plan):
-    return make_receipts(plan, plan.schedule.counts)
+    return make_receipts(plan, plan.counts)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_says_promised_planned_spent_and_certified(plan, receipts):
 
 
 def test_a_broken_promise_is_said_loudly(plan):
-    receipts = make_receipts(plan, 2 * plan.schedule.counts, settings=PRIVATE)
+    receipts = make_receipts(plan, 2 * plan.counts, settings=PRIVATE)
     private = [r for r in receipts if not r.public]
     assert not any(r.holds for r in private)
     assert "BROKEN" in private[0].text()
@@ -221,7 +221,7 @@ def test_charges_of_a_plan_and_later_ones_are_in_receipts_of_who_paid(plan):
     later = charge_of(plan.population, [first], part, what="evaluation", **given)
     charged = make_plan(plan.population, plan.training, charges=[first], seed=0)
     settings = {"tuning": {"source": "charged", "charge": first.id}}
-    made = make_receipts(charged, charged.schedule.counts, settings=settings, later=[later])
+    made = make_receipts(charged, charged.counts, settings=settings, later=[later])
     assert [one.charged is None for one in made] == [one.public for one in made]
     for one in made:
         if not one.public:
@@ -251,7 +251,7 @@ def test_one_round_with_little_noise_ends_with_receipts(digits, tmp_path):
 
 def test_what_cannot_be_certified_is_infinite_and_the_promise_does_not_hold(plan, monkeypatch):
     monkeypatch.setattr(Plan, "spent_epsilon", lambda _, draws, *a, clients, **k: clients + np.inf)
-    receipt = next(one for one in make_receipts(plan, plan.schedule.counts) if not one.public)
+    receipt = next(one for one in make_receipts(plan, plan.counts) if not one.public)
     assert not receipt.holds
     assert "inf" in receipt.text()
     assert receipt.to_dict()["certified_epsilon"] in ("inf", "Infinity", None)

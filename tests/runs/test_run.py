@@ -24,7 +24,7 @@ def test_is_read_back_whole(finished, plan):
     assert curve.rounds.tolist() == [2, 4, 6]
     assert curve.accuracy[-1] == run.test_accuracy
     assert np.isfinite(curve.loss).all()
-    assert np.array_equal(run.ledger.draws, plan.schedule.counts)
+    assert np.array_equal(run.ledger.draws, plan.counts)
     assert np.array_equal(run.partition.sizes, plan.population.sizes)
 
 

@@ -256,7 +256,7 @@ def test_private_noise_is_never_the_same_and_rounds_are_never_repeated(plan, dig
     assert [line.lost for line in run.history] == [False, False, True, True, False, False]
     assert "lost" in run.warnings[0]
     assert all(math.isnan(line.seconds) for line in run.history)
-    assert np.array_equal(run.ledger.draws, plan.schedule.counts)
+    assert np.array_equal(run.ledger.draws, plan.counts)
     assert verify_run(out).holds
     assert "NOT PRIVATE" not in run.receipt("client-0").stamp
     other = train(plan, "logistic", digits, private_entropy=True, **QUICK)
@@ -328,7 +328,7 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
         for name, weights in alone.model.items():
             np.testing.assert_array_equal(run.model[name], weights)
         assert run.test_accuracy == alone.test_accuracy
-        assert np.array_equal(run.ledger.draws, job.plan.schedule.counts)
+        assert np.array_equal(run.ledger.draws, job.plan.counts)
     assert verify_run(tmp_path / "first").holds
     assert together[1].path is None
 

@@ -377,7 +377,7 @@ def test_plans_have_the_noise_that_was_expected(rule, members, colluding):
     plan = make_plan(people, training, selection=rule, accountant=contract, seed=0)
     w = plan.selection.probabilities
     assert plan.pooled is not None
-    spoken = plan.pooled.weights * plan.schedule.counts / training.total_draws
+    spoken = plan.pooled.weights * plan.counts / training.total_draws
     assert spoken.sum() == pytest.approx(1.0, abs=1e-9)
     assert np.abs(spoken - w).sum() < 0.12
     expected = plan.problem.noise(w) * training.total_steps / training.dimension

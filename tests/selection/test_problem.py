@@ -11,7 +11,6 @@ from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
 from dpcohort.selection.problem import (
     PlannedRule,
-    Selection,
     SelectionProblem,
     calibrated_epsilon,
     evaluated,
@@ -103,11 +102,6 @@ def test_noise_is_of_who_is_drawn_alone():
     problem = _problem(**costs)
     assert problem.noise(np.array([0.5, 0.5, 0.0])) == pytest.approx(8 / 4 + 1 / 2 + 2 / 4)
     assert problem.noise(problem.unbiased) == math.inf
-
-
-def test_of_a_rule_that_decides_during_the_training_no_bias_is_known():
-    undecided = Selection(rule="later", unbiased=np.array([0.5, 0.5]), settings={})
-    assert math.isnan(undecided.bias)
 
 
 def test_paper_costs_are_dimension_times_noise_level():

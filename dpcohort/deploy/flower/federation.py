@@ -270,7 +270,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         return found
     reports = accepted.get("reports")
     if not isinstance(reports, Mapping):
-        rule = plan.selection.rule
+        rule = plan.rule
         return [*found, f"its terms allow no reports, from which the rule {rule} chooses"]
     short = _shortfalls(reports, wanted, ("statistic", "loss_bound", "mini_batch"), ("count",))
     return found + [f"of reports: {words}" for words in short]

@@ -82,9 +82,9 @@ class FederatedJob(TrainingJob):
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
         """
-        if federation.plan.has_raw_reports:
+        if federation.plan.reports.are_raw:
             raise InputError.because(
-                f"the rule {federation.plan.selection.rule} chooses from raw reports of clients, "
+                f"the rule {federation.plan.rule} chooses from raw reports of clients, "
                 "and guards give none without noise."
             )
         terms = federation.model
@@ -185,7 +185,7 @@ class FederatedJob(TrainingJob):
         said = {
             "format": "dpcohort run",
             "schema": 1,
-            "label": f"{self.plan.selection.rule}, federated",
+            "label": f"{self.plan.rule}, federated",
             "run": self.federation.run,
             "plan": self.plan.sha256,
             "seed": self.federation.seed,
@@ -209,7 +209,7 @@ class FederatedJob(TrainingJob):
         }
         if self.federation.clients is None:  # mods of an app, and not guards, add the noise
             said |= {
-                "label": f"{self.plan.selection.rule}, Flower app",
+                "label": f"{self.plan.rule}, Flower app",
                 "data": {"name": "held by the clients", "records": self.partition.records},
                 "model": self.model_settings("Flower app", {}),
                 "drop_in": unit_of(self.plan),

@@ -210,16 +210,16 @@ class GuardTrainer:
 
         Who does not answer has none; one that its guard has counted stays counted.
         """
-        plan, terms = self._plan, self._plan.terms
+        plan, terms = self._plan, self._plan.reports.terms
         if terms is None:
-            raise InputError.because(f"the rule {plan.selection.rule} has no reports.")
+            raise InputError.because(f"the rule {plan.rule} has no reports.")
         sizes = plan.batch_sizes if terms.mini_batch else plan.population.sizes
         requests: dict[str, DrawRequest] = {
             plan.population.ids[k]: ReportRequest(
                 **self._shared(round, parameters),
                 draw=REPORT_DRAW,
                 clip=terms.half_range,
-                noise_multiplier=float(plan.report_multipliers[k]),
+                noise_multiplier=float(plan.reports.multipliers[k]),
                 sampling_rate=float(plan.report_rates[k]),
                 batch_size=int(sizes[k]),
                 local_steps=1,

@@ -588,7 +588,7 @@ def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, in
     found = {}
     told = read_json(out / "client-ledgers.json")
     for client in federation.clients:
-        planned = int(plan.schedule.counts[plan.population.index_of(client)])
+        planned = int(plan.counts[plan.population.index_of(client)])
         state = read_state(client_folder(federation.kit, client) / "client.ledger")
         accounts = next(iter(state.accounts.values()))
         counted, said = len(accounts[_RUN].draws), told[client]["spending"]

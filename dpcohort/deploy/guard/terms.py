@@ -519,7 +519,7 @@ def commented_terms() -> str:
 
 def _epsilon_alone(plan: Plan, client: int) -> float:
     """What a run that goes on spends by itself; the runs before have terms of their own."""
-    alone = plan.events(client, draws=int(plan.schedule.counts[client]), reports=0)
+    alone = plan.events(client, draws=int(plan.counts[client]), reports=0)
     delta = float(plan.population.delta[client])
     epsilon = alone.epsilon(delta)
     while alone.delta(epsilon) > delta:  # terms are closed this way round
@@ -548,7 +548,7 @@ def pool_from_plan(
         ...                  accountant=Contract(trust="pooled"))
         >>> keys = {name: f"{i:064x}" for i, name in enumerate(clients.ids)}
         >>> pool = pool_from_plan(plan, keys, client=clients.ids[3])
-        >>> pool.honest, len(pool.cohorts) == int(plan.schedule.counts[3])
+        >>> pool.honest, len(pool.cohorts) == int(plan.counts[3])
         (3, True)
     """
     if plan.pooled is None:
@@ -559,7 +559,7 @@ def pool_from_plan(
             "Use trust = 'local'."
         )
     ids, size = plan.population.ids, plan.training.cohort_size
-    drawn = [ids[k] for k in np.flatnonzero(plan.schedule.counts).tolist()]
+    drawn = [ids[k] for k in np.flatnonzero(plan.counts).tolist()]
     for name in drawn:
         if name not in members:
             raise InputError.because(
@@ -669,7 +669,7 @@ def terms_from_plan(
         lines.append(line)
         if key == "options" and model.task:
             lines += _table("model.task", "what is predicted, and the only loss", model.task)
-    if plan.has_private_reports:
+    if plan.reports.are_private:
         about = "what the plan's rule asks for beside draws"
         lines += _table("runs.reports", about, reports_asked_of(plan, k))
     if plan.pooled is not None:

@@ -263,7 +263,7 @@ def asked_of(plan: Plan, k: int) -> dict[str, Any]:
         "clip": float(plan.training.clip),
         "local_steps": plan.training.local_steps,
         "rounds": plan.training.rounds,
-        "draws": int(plan.schedule.counts[k]),
+        "draws": int(plan.counts[k]),
         "least_noise_multiplier": float(plan.noise_multipliers[k]),
         "sampler": plan.contract.sampler,
         "neighbours": plan.contract.neighbours,
@@ -275,14 +275,14 @@ def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
 
     They are what :class:`AcceptedReports` says of them.
     """
-    if plan.terms is None:
+    if plan.reports.terms is None:
         return {}
     return {
-        "count": int(plan.report_caps[k]),
-        "statistic": plan.terms.statistic,
-        "loss_bound": plan.terms.loss_bound,
-        "least_noise_multiplier": float(plan.report_multipliers[k]),
-        "mini_batch": plan.terms.mini_batch,
+        "count": int(plan.reports.caps[k]),
+        "statistic": plan.reports.terms.statistic,
+        "loss_bound": plan.reports.terms.loss_bound,
+        "least_noise_multiplier": float(plan.reports.multipliers[k]),
+        "mini_batch": plan.reports.terms.mini_batch,
     }
 
 

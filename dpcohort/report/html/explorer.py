@@ -75,8 +75,8 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
     levels = _levels(plan, everyone, population.epsilon, rounds)
     problems = [_problem(plan, *found, t) for found, t in zip(levels, rounds, strict=True)]
     at_plan = levels[rounds.index(training.rounds)]
-    aware = plan.selection.rule == "privacy-aware"
-    settings = dict(plan.selection.settings) if aware else {}
+    aware = plan.rule == "privacy-aware"
+    settings = dict(plan.participation.settings) if aware else {}
     columns = ("sizes", "epsilon", "delta", "public")
     shared = ("cohort_size", "local_steps", "smoothness")
     return {
@@ -87,7 +87,7 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
         **{name: getattr(training, name) for name in shared},
         "batch": plan.batch_sizes.tolist(),
         "rate": plan.sampling_rates.tolist(),
-        "rule": plan.selection.rule,
+        "rule": plan.rule,
         "planned": plan.selection.probabilities.tolist(),
         "eta": plan.selection.eta,
         "eta_range": _eta_range(plan),
@@ -110,7 +110,7 @@ def _why_none(plan: Plan | None) -> str:
         return "The explorer needs a plan that can be read."
     if plan.adaptive is not None:
         return (
-            f"{plan.selection.rule} chooses the cohorts during the training, so there is no "
+            f"{plan.rule} chooses the cohorts during the training, so there is no "
             "selection to solve before it."
         )
     if len(plan.population) > MOST_POINTS:
@@ -180,7 +180,7 @@ def _levels(
             expected_draws=plan.selection.unbiased[rows] * counts,
             local_steps=plan.training.local_steps,
             contract=plan.contract,
-            calibrated=plan.noise_model == "exact",
+            calibrated=plan.fixed_cohorts.noise_model == "exact",
         )
         shape = (len(rounds), part.size)
         found.append((level.reshape(shape), floor.reshape(shape)))
@@ -192,7 +192,7 @@ def _levels(
 def _problem(plan: Plan, level: FloatArray, floor: FloatArray, rounds: int) -> SelectionProblem:
     """The plan's problem at another number of rounds, or for another level and floor of noise."""
     training = replace(plan.training, rounds=rounds)
-    if plan.noise_model == "exact":
+    if plan.fixed_cohorts.noise_model == "exact":
         noise, linear = exact_costs(
             level,
             floor,
@@ -464,7 +464,7 @@ def client_points(
         >>> clients = Population.from_arrays(ids=["strict", "open"], sizes=[500, 500],
         ...                                  epsilon=[0.2, 4], delta=1e-5)
         >>> plan = make_plan(clients, Training(rounds=10, cohort_size=2, batch_size=50), seed=1)
-        >>> [point.name for point in client_points(plan, plan.schedule.counts)]
+        >>> [point.name for point in client_points(plan, plan.counts)]
         ['strict', 'open']
     """
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
@@ -637,7 +637,7 @@ def adaptive_points(
             receipt,
             sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), receipt.certified_epsilon),
             probability=int(draws[k]) / total,
-            planned_draws=int(plan.schedule.counts[k]),
+            planned_draws=int(plan.counts[k]),
         )
         for k, receipt in enumerate(receipts)
     ]
@@ -646,7 +646,7 @@ def adaptive_points(
 def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None) -> str:
     told = explain_adaptive_client(plan, plan.population.ids[k])
     times = f"It was drawn {_often(draws)}, at most {told.draw_cap} allowed"
-    if plan.terms is not None:
+    if plan.reports.terms is not None:
         times += f", and reported {_often(reports)}, at most {told.report_cap} allowed"
     if told.public:
         spending = "It adds no noise."
@@ -662,7 +662,7 @@ def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None)
         promised = f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
     return (
         f"{told.client} holds {told.size:,} records and {promised}.\n"
-        f"{times}; {plan.selection.rule} chose the cohorts during the training.\n{spending}"
+        f"{times}; {plan.rule} chose the cohorts during the training.\n{spending}"
     )
 
 

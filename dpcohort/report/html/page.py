@@ -614,7 +614,7 @@ def _pooled_words(plan: Plan | None) -> str:
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
     """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
     plan = run.plan
-    known = plan is not None and plan.selection.rule in RULES["selection"]
+    known = plan is not None and plan.rule in RULES["selection"]
     if plan is None or plan.adaptive is not None or plan.before or not known:
         if path is not None:
             raise InputError.because(
@@ -661,18 +661,18 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
 def _selection(plan: Plan) -> dict[str, Any]:
     if plan.adaptive is not None:
         return {
-            "rule": plan.selection.rule,
-            **plan.selection.settings,
+            "rule": plan.rule,
+            **plan.participation.settings,
             "cohorts": f"chosen during the training, seed {plan.seed}",
-            "draws of a client, at most": int(plan.schedule.counts.max()),
-            "reports of a client, at most": int(plan.report_caps.max()),
-            "reports": "none" if plan.terms is None else plan.terms.mode,
+            "draws of a client, at most": int(plan.counts.max()),
+            "reports of a client, at most": int(plan.reports.caps.max()),
+            "reports": "none" if plan.reports.terms is None else plan.reports.terms.mode,
         }
     return {
-        "rule": plan.selection.rule,
-        **dict(plan.selection.settings),
+        "rule": plan.rule,
+        **dict(plan.participation.settings),
         "eta in use": plan.selection.eta,
-        "noise model": plan.noise_model,
+        "noise model": plan.fixed_cohorts.noise_model,
         "bias ||p - u||": plan.selection.bias,
         "proved optimal to": plan.selection.gap,
         "schedule": f"{plan.schedule.draws} draws, seed {plan.seed}",

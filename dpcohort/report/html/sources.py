@@ -107,7 +107,7 @@ class ReadRun:
         named = self.settings.get("label")
         if isinstance(named, str) and named:
             return named
-        return self.plan.selection.rule if self.plan is not None else Path(self.path).name
+        return self.plan.rule if self.plan is not None else Path(self.path).name
 
     @property
     def seed(self) -> int | None:
@@ -118,7 +118,7 @@ class ReadRun:
     @property
     def is_private(self) -> bool | None:
         """Whether batches and noise came from entropy, and no report is raw; None: not known."""
-        if self.plan is not None and self.plan.has_raw_reports:
+        if self.plan is not None and self.plan.reports.are_raw:
             return False
         if self.settings.get("randomness") is None:
             return None
@@ -561,7 +561,7 @@ def baseline_of(groups: Sequence[Group]) -> int:
     plain = [
         k
         for k, group in enumerate(groups)
-        if (plan := group.runs[0].plan) is not None and plan.selection.rule == "unbiased"
+        if (plan := group.runs[0].plan) is not None and plan.rule == "unbiased"
     ]
     return plain[0] if len(plain) == 1 else 0
 

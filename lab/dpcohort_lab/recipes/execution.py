@@ -305,7 +305,7 @@ def measured(
         last=_rounded(metric, last.score, 4),
         curve=tuple((rounds, _rounded(metric, score, 3)) for rounds, score in points),
         clients_drawn=drawn,
-        clients_lifted=int(run.plan.lifted.sum()),
+        clients_lifted=int(run.plan.noise.lifted.sum()),
         promises_hold=holds,
         seconds=round(seconds, 3),
         device=_device_name(job.device),

@@ -122,18 +122,18 @@ class FakeGuard:
             "local_steps": plan.training.local_steps,
             "sampler": plan.contract.sampler,
             "neighbours": plan.contract.neighbours,
-            "draws": int(plan.schedule.counts[k]),
+            "draws": int(plan.counts[k]),
             "rounds": plan.training.rounds,
             "clip": plan.training.clip,
             "least_noise_multiplier": float(plan.noise_multipliers[k]),
         }
-        if plan.terms is not None:
+        if plan.reports.terms is not None:
             accepted["reports"] = {
-                "count": int(plan.report_caps[k]),
-                "statistic": plan.terms.statistic,
-                "loss_bound": plan.terms.loss_bound,
-                "mini_batch": plan.terms.mini_batch,
-                "least_noise_multiplier": float(plan.report_multipliers[k]),
+                "count": int(plan.reports.caps[k]),
+                "statistic": plan.reports.terms.statistic,
+                "loss_bound": plan.reports.terms.loss_bound,
+                "mini_batch": plan.reports.terms.mini_batch,
+                "least_noise_multiplier": float(plan.reports.multipliers[k]),
             }
         self.says = {
             "dpcohort": "0",

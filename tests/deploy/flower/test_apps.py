@@ -58,7 +58,7 @@ def test_the_app_runs_in_a_simulation_with_any_number_of_nodes(small, tmp_path, 
     assert verify_run(tmp_path / "run").holds
     plan = small.federation.plan
     for client in plan.population.ids:
-        planned = int(plan.schedule.counts[plan.population.index_of(client)])
+        planned = int(plan.counts[plan.population.index_of(client)])
         assert len(small.counted(client)) == planned
 
 

@@ -132,7 +132,7 @@ def test_real_guards_give_the_plans_cohorts_counts_and_noise(small, tmp_path):
         assert np.allclose(line.noise_stds, stds[list(line.clients)], rtol=1e-12)
     for k, client in enumerate(plan.population.ids):
         draws = small.counted(client)
-        assert len(draws) == plan.schedule.counts[k]
+        assert len(draws) == plan.counts[k]
         assert all(draw is not None for draw in draws.values())
     assert verify_run(tmp_path / "run").holds
     assert run.is_private
@@ -157,7 +157,7 @@ def test_a_clients_ledger_is_made_once(small, tmp_path):
 def test_terms_weaker_than_the_plan_spend_nothing(small, tmp_path):
     terms = client_folder(small.kit, "lab") / "terms.toml"
     text = terms.read_text()
-    planned = int(small.federation.plan.schedule.counts[1])
+    planned = int(small.federation.plan.counts[1])
     assert f"draws = {planned} " in text
     terms.write_text(text.replace(f"draws = {planned} ", f"draws = {planned - 1} "))
     terms.chmod(0o600)
@@ -181,7 +181,7 @@ def test_a_plan_for_other_data_spends_nothing(small, tmp_path):
         with pytest.raises(InputError, match="401 records, the plan is for 400"):
             federate(small.federation, transport, out=tmp_path / "run", poll=0.0)
     assert not (tmp_path / "run").exists()
-    assert int(plan.schedule.counts[1]) > 0
+    assert int(plan.counts[1]) > 0
 
 
 def test_a_guard_that_cannot_start_is_an_error_of_its_client_alone(small, tmp_path):

@@ -203,7 +203,7 @@ def test_every_update_is_counted_by_its_client_and_the_run_verifies(tmp_path):
     fed = _Federation(tmp_path, {"a": _by(0.1), "b": _by(0.2)}, rounds=2)
     fed.start()
     assert verify_run(tmp_path / "run").holds
-    planned = dict(zip(fed.names, fed.plan.schedule.counts.tolist(), strict=True))
+    planned = dict(zip(fed.names, fed.plan.counts.tolist(), strict=True))
     assert {name: fed.counted(name) for name in fed.names} == planned
     receipt = Run.load(tmp_path / "run").receipt(fed.names[0])
     assert receipt.holds
@@ -537,7 +537,7 @@ def test_the_template_protects_records_and_learns(tmp_path, imported, capsys):
     run = Run.load(app / "run")
     for k, name in enumerate(run.plan.population.ids):
         draws = read_state(app / "ledgers" / f"{name}.ledger").accounts[name]["quickstart"].draws
-        assert len(draws) == run.plan.schedule.counts[k]
+        assert len(draws) == run.plan.counts[k]
     receipt = run.receipt("0")
     assert (receipt.unit, receipt.promised_epsilon) == ("one record of this client", 2.0)
 

@@ -69,7 +69,7 @@ def test_each_clients_terms_are_its_part_of_the_plan(template):
         terms = GuardTerms.from_toml(client_folder(template.kit, client) / "terms.toml")
         (run,) = terms.runs
         assert (terms.dataset, run.run, run.plan) == (client, "spring", plan.sha256)
-        assert run.draws == plan.schedule.counts[k]
+        assert run.draws == plan.counts[k]
         assert run.least_noise_multiplier == plan.noise_multipliers[k]
         assert run.epsilon == plan.population.epsilon[k] == terms.lifetime_epsilon
 

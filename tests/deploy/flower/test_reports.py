@@ -70,7 +70,7 @@ def _adds_up(small, out):
         counted = [line["round"] for line in lines if client in line.get("reports", ())]
         account = _accounts(small, client)
         assert sorted(key.round for key in account.reports) == counted
-        assert 0 < len(counted) <= plan.report_caps[k]
+        assert 0 < len(counted) <= plan.reports.caps[k]
         assert told[client]["spending"]["reports"]["counted"] == len(counted)
         assert len(account.draws) == sum(line.get("cohort", []).count(client) for line in lines)
         terms = account.terms

@@ -362,7 +362,7 @@ def test_an_adaptive_rule_that_asks_for_nothing_chooses_within_the_caps(
     run = go("run", resume=stop_after is not None)
     assert run.is_finished
     assert run.ledger.draws.sum() == plan.training.total_draws
-    assert (run.ledger.draws <= plan.schedule.counts).all()
+    assert (run.ledger.draws <= plan.counts).all()
     assert not run.ledger.reports.any()
     for k, client in enumerate(plan.population.ids):
         assert len(fakes[client].done) == run.ledger.draws[k]  # each draw computed once

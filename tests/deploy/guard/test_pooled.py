@@ -799,12 +799,12 @@ class TestPlan:
         assert pool == pool_from_plan(plan, keys, client=client)
         everything = pool_from_plan(plan, keys)
         assert pool.cohorts.items() <= everything.cohorts.items()
-        assert len(pool.cohorts) == plan.schedule.counts[2]
+        assert len(pool.cohorts) == plan.counts[2]
         check_terms(terms, 400)
 
     def test_no_sum_wraps_and_every_record_has_its_units(self, plan):
         exponent, bits = plan.pooled.exponent, plan.pooled.modulus_bits
-        for k in np.flatnonzero(plan.schedule.counts):
+        for k in np.flatnonzero(plan.counts):
             lattice = Lattice(float(plan.alone_multipliers[k]), 1.0, exponent)
             assert lattice.bound >= 2**22
             most = plan.population.sizes[k] * lattice.bound + 16.5 * 2**exponent

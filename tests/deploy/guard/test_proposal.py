@@ -47,7 +47,7 @@ def test_the_plans_own_draws_fit_exactly(plan, tmp_path, client):
     assert terms.normalisation.scale == 16.0
     assert accepted.sampling_rate == plan.sampling_rates[k]
     assert accepted.least_noise_multiplier == plan.noise_multipliers[k]
-    assert accepted.draws == plan.schedule.counts[k]
+    assert accepted.draws == plan.counts[k]
     assert (accepted.clip, accepted.local_steps, accepted.rounds) == (0.5, 2, 6)
     check_with_sampling(accepted, plan.training.dimension)
     assert terms.across_runs == "summed"
@@ -120,7 +120,7 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
                 if client == k:
                     assert isinstance(ask(round, int(draw)), DrawUpdate)
                     done += 1
-        assert done == plan.schedule.counts[k] > 0
+        assert done == plan.counts[k] > 0
         assert ask(0, 99).code == "exhausted"
         assert ask(plan.training.rounds, 0).code == "terms"
         (spending,) = book.receipt("b").runs

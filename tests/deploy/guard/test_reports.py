@@ -422,12 +422,10 @@ def test_a_plans_terms_hold_its_reports_and_say_so():
         of_reports = terms.of_reports()
         assert (
             terms.history(*terms.most).events
-            == plan.history(
-                1, draws=int(plan.schedule.counts[1]), reports=int(plan.report_caps[1])
-            ).events
+            == plan.history(1, draws=int(plan.counts[1]), reports=int(plan.reports.caps[1])).events
         )
-        assert of_reports.clip == plan.terms.half_range
-        assert terms.reports.statistic == plan.terms.statistic
+        assert of_reports.clip == plan.reports.terms.half_range
+        assert terms.reports.statistic == plan.reports.terms.statistic
 
 
 def test_the_owner_reads_what_may_be_asked(lasting):

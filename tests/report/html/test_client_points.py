@@ -15,12 +15,12 @@ from dpcohort.runs.receipts import make_receipts
 
 @pytest.fixture(scope="module")
 def points(plan):
-    return client_points(plan, plan.schedule.counts)
+    return client_points(plan, plan.counts)
 
 
 def test_points_have_the_numbers_of_plan_and_receipts(plan, points):
     assert [point.name for point in points] == list(plan.population.ids)
-    receipts = {r.client: r for r in make_receipts(plan, plan.schedule.counts)}
+    receipts = {r.client: r for r in make_receipts(plan, plan.counts)}
     for k, point in enumerate(points):
         assert point.probability == plan.selection.probabilities[k]
         assert point.holds
@@ -38,7 +38,7 @@ def test_the_sentences_are_those_of_explain(plan, points):
 
 def test_a_draw_that_was_never_planned_breaks_the_promise(plan):
     never = np.flatnonzero(~plan.drawn)
-    draws = plan.schedule.counts.copy()
+    draws = plan.counts.copy()
     draws[:7] *= 40
     broken = [point for point in client_points(plan, draws) if not point.holds]
     assert len(broken) == 7 - np.count_nonzero(never < 7)
@@ -83,9 +83,9 @@ def test_reports_are_spending_too(run):
 
 
 def test_raw_reports_have_no_bound(run):
-    choosing = run.plan.adaptive
-    terms = replace(choosing.terms, mode="raw")
-    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
+    choosing = run.plan.participation
+    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    raw = replace(run.plan, participation=replace(choosing, reports=reports))
     for point in adaptive_points(raw, run.draws, run.reports):
         assert point.spent is None
         assert not point.holds

@@ -48,7 +48,7 @@ def test_who_should_raise_epsilon_first_is_what_a_new_plan_would_say(plan, finis
     gains = report.worth["gains"]
     assert [gain["noise"] for gain in gains] == sorted(gain["noise"] for gain in gains)
     assert {gain["client"] for gain in gains} == set(plan.population.ids) - {"open data"}
-    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
+    rule = rule_from_settings(plan.rule, **plan.participation.settings)
     first = gains[0]["client"]
     richer = plan.population.with_budget(first, Budget(2 * gains[0]["epsilon"], 1e-5))
     then, now = (
@@ -156,9 +156,9 @@ def test_an_adaptive_run_is_a_run_like_others(adaptive):
 
 def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
     run = read_run(adaptive)
-    choosing = run.plan.adaptive
-    terms = replace(choosing.terms, mode="raw")
-    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
+    choosing = run.plan.participation
+    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    raw = replace(run.plan, participation=replace(choosing, reports=reports))
     entropy = {**run.settings, "randomness": "entropy"}
     report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
     assert report.stamp.startswith("NOT PRIVATE")
@@ -186,7 +186,7 @@ def test_pooled_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, 
     assert cards["Honest members counted on"] == "3 of 4"
     alone = max(row.alone for row in report.rows if row.alone is not None)
     assert cards["If all others collude"] == f"ε {alone:.3g}"
-    assert alone == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
+    assert alone == pytest.approx(np.nanmax(plan.certificate.alone_epsilon), rel=1e-2)
     assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
     assert "here it is pooled" in report.explorer["why"]
     page = render(report)
