@@ -337,7 +337,7 @@ def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract,
     with pytest.raises(InputError, match=words):
         pooled_plan(contract, before=before)
     with pytest.raises(InputError, match=words):
-        replace(pooled_plan(contract), past=Past.of(before))
+        replace(pooled_plan(contract), past=Past(tuple(before)))
     if not contract.is_pooled:
         with pytest.raises(InputError, match=words):
             make_adaptive_plan(PEOPLE, SETTINGS, rule_settings={"d": 6}, before=before)
@@ -348,7 +348,7 @@ def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract,
 def test_a_file_whose_past_counted_on_more_is_no_plan(tmp_path):
     pooled_plan(before=[earlier(2)]).save(tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
-    content["past"][0]["honest"] = 3
+    content["past"]["runs"][0]["honest"] = 3
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(FileFormatError, match="must be at least 3, as an earlier run counted on"):
         Plan.load(tmp_path / "plan.json")

@@ -20,7 +20,7 @@ from dpcohort.accounting.charges import (
     write_charge,
 )
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
-from dpcohort.plan import Plan
+from dpcohort.plan import Past, Plan
 
 TRAINING = Training(rounds=2, cohort_size=2, sampling_rate=1.0)
 
@@ -97,7 +97,7 @@ def test_a_plan_keeps_its_charges_and_cannot_have_more_than_they_left(tmp_path):
         with pytest.raises(BudgetExceededError, match=r"'a' promised epsilon 1 .* come to"):
             replace(plan, population=larger)
     with pytest.raises(InputError, match="what it promised in all and paid is not known"):
-        replace(plan, paid=Paid(promised={"a": (1.0, 1e-5)}, charges=(paid,)))
+        replace(plan, past=Past(paid=Paid(promised={"a": (1.0, 1e-5)}, charges=(paid,))))
 
 
 def test_who_was_looked_at_without_noise_gets_no_budget_afterwards():

@@ -284,7 +284,7 @@ def test_what_was_paid_between_two_runs_is_counted_by_the_one_that_goes_on(
     assert not (tmp_path / "no.json").exists()
     # A plan whose own list of charges is shorter than that of the run before it is found.
     kept = json.loads((again / "plan.json").read_text())
-    kept["paid"]["charges"] = kept["paid"]["charges"][1:]
+    kept["past"]["paid"]["charges"] = kept["past"]["paid"]["charges"][1:]
     (again / "plan.json").write_text(json.dumps(kept))
     terminal("verify", again, code=1)
 

@@ -22,7 +22,7 @@ from dpcohort.errors import (
     InputError,
     VerificationError,
 )
-from dpcohort.plan import Plan
+from dpcohort.plan import Past, Plan
 from dpcohort.runs import Run, replan, train, verify_run
 from dpcohort.runs.continuation import (
     carried_partition,
@@ -284,7 +284,7 @@ def test_a_plan_with_a_shorter_past_is_refused(half, tmp_path):
     plan = replan(half, people(d=8.0), seed=2)
     first = plan.before[0]
     short = replace(first.spent["d"].events[0], steps=1)
-    forged = replace(plan, before=(replace(first, spent={"d": History((short,))}),))
+    forged = replace(plan, past=Past((replace(first, spent={"d": History((short,))}),)))
     forged.verify()  # its own sums are right
     with pytest.raises(VerificationError, match="not as it was when the plan was made"):
         go_on(forged, half, tmp_path / "B")
@@ -304,15 +304,15 @@ def test_the_past_is_in_the_file_and_in_the_hash(half, tmp_path):
     assert Plan.load(path) == plan
     assert Plan.load(path).before == plan.before
     content = json.loads(path.read_text())
-    content["before"][0]["spent"]["d"][0]["steps"] -= 1
+    content["past"]["runs"][0]["spent"]["d"][0]["steps"] -= 1
     path.write_text(json.dumps(content))
     with pytest.raises(VerificationError, match="was changed"):
         Plan.load(path)
-    del content["before"]
+    content["past"]["runs"] = []
     path.write_text(json.dumps(content))
     with pytest.raises(VerificationError, match="was changed"):
         Plan.load(path)
-    content["before"] = [{"plan": 3}]
+    content["past"]["runs"] = [{"plan": 3}]
     path.write_text(json.dumps(content))
     with pytest.raises(FileFormatError):
         Plan.load(path)
@@ -467,7 +467,7 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    forged = replace(plan, before=(*broken.before, segment_of(proof, broken)))
+    forged = replace(plan, past=Past((*broken.before, segment_of(proof, broken))))
     check = _Check(tmp_path / "B", forged)
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings if one.subject != "run.json"]
@@ -493,14 +493,14 @@ def test_what_is_paid_after_a_plan_was_made_is_not_left_out_of_it(half, tmp_path
     run = go_on(again, half, tmp_path / "B")
     assert verify_run(run.path).holds
     # A plan with all of its hashes right that forgets it.
-    forged = replace(again, paid=Paid())
+    forged = replace(again, past=replace(again.past, paid=Paid()))
     check = _Check(run.path, forged)
     check.before("pld")
     # The run before had none when it began; only that the plan is another is found.
     assert {finding.subject for finding in check.findings} == {"run.json"}
     twice = replan(run.path, people(c=9.0), rounds=2, seed=2)
     end = go_on(twice, run.path, tmp_path / "C")
-    check = _Check(end.path, replace(twice, paid=Paid()))
+    check = _Check(end.path, replace(twice, past=replace(twice.past, paid=Paid())))
     check.before("pld")
     assert "the plan does not count what was paid before that run." in [
         finding.message for finding in check.findings

@@ -186,7 +186,10 @@ def test_a_plan_with_too_little_noise_is_not_trained(plan, digits):
     half = plan.noise_multipliers / 2
     with pytest.raises(VerificationError, match="would spend more than promised"):
         make_job(
-            dataclasses.replace(plan, noise_multipliers=half), "logistic", digits, device="cpu"
+            dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, multipliers=half)),
+            "logistic",
+            digits,
+            device="cpu",
         )
 
 

@@ -17,7 +17,7 @@ from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
-from dpcohort.plan import Plan
+from dpcohort.plan import Past, Plan
 from dpcohort.report.html.letter import write_letter
 from dpcohort.report.html.page import report_of_runs
 from dpcohort.report.html.sources import read_groups
@@ -197,7 +197,7 @@ def test_a_receipt_that_lies_about_others_is_found_out(run, key):
 def test_a_plan_that_lies_about_what_is_left_alone_is_found_out(run, plan, digits, tmp_path):
     said = plan.certificate.alone_epsilon.copy()
     said[3] *= 0.99
-    lying = replace(plan, pooled=replace(plan.pooled, alone_epsilon=said))
+    lying = replace(plan, certificate=replace(plan.certificate, worst_epsilon=said))
     lying.save(run / "plan.json")
     assert f"if all others collude: {plan.population.ids[3]}" in findings(run)
     with pytest.raises(Exception, match="if all others collude"):
@@ -214,7 +214,7 @@ def test_a_plan_that_says_less_than_its_clients_spend_is_found_out(run, plan):
 def test_a_run_that_went_on_with_less_trust_does_not_verify(run, plan):
     past = segment_of(run, plan)
     content = json.loads((run / "plan.json").read_text())
-    content["before"] = [replace(past, honest=3).to_dict()]
+    content["past"]["runs"] = [replace(past, honest=3).to_dict()]
     (run / "plan.json").write_text(json.dumps(content))
     assert "must be at least 3, as an earlier run counted on" in findings(run)
 
@@ -251,7 +251,7 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])
     told = f"epsilon {receipt.trust['alone_epsilon']:.5g}, all runs together, if all others collude"
     assert told in receipt.text()
-    forgetful = replace(later, before=(replace(later.before[0], honest=1),))
+    forgetful = replace(later, past=Past((replace(later.before[0], honest=1),)))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
 

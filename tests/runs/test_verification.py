@@ -370,7 +370,7 @@ def test_what_was_charged_and_what_the_plan_may_spend_are_within_the_promise(tmp
         assert words in problems(good)
         path.write_text(before)
     edited = json.loads((good / "plan.json").read_text())
-    edited["paid"]["charges"][0]["spent"][client] = [0.25, 1e-6]
+    edited["past"]["paid"]["charges"][0]["spent"][client] = [0.25, 1e-6]
     (good / "plan.json").write_text(json.dumps(edited))
     assert "was changed after it was written" in problems(good)
 

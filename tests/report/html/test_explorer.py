@@ -9,7 +9,7 @@ import pytest
 from dpcohort.accounting import Segment
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.clients import Budget
-from dpcohort.plan import selection_problem
+from dpcohort.plan import Past, selection_problem
 from dpcohort.report.html.explorer import EPSILON_FACTORS, explorer_data
 
 
@@ -91,4 +91,4 @@ def test_too_many_clients_have_no_explorer(plan, monkeypatch):
 
 def test_what_is_left_of_budgets_has_no_explorer(plan):
     earlier = Segment(plan="", ledger="", rounds=1, source="seed", spent={})
-    assert "dpcohort replan" in explorer_data(replace(plan, before=(earlier,)))["why"]
+    assert "dpcohort replan" in explorer_data(replace(plan, past=Past((earlier,))))["why"]
