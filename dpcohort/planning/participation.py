@@ -95,6 +95,20 @@ class Participation(ABC):
     #: What noise is calibrated to.
     bounds: ClassVar[str]
 
+    if TYPE_CHECKING:  # fields or properties
+
+        @property
+        def settings(self) -> Mapping[str, object]:
+            """Settings of the rule."""
+
+        @property
+        def counts(self) -> IntArray:
+            """Draws of each client over all rounds; at most, where cohorts are not fixed."""
+
+        @property
+        def reports(self) -> Reports:
+            """What clients report."""
+
     @property
     @abstractmethod
     def rule_name(self) -> str:
@@ -102,23 +116,8 @@ class Participation(ABC):
 
     @property
     @abstractmethod
-    def settings(self) -> Mapping[str, object]:
-        """Settings of the rule."""
-
-    @property
-    @abstractmethod
-    def counts(self) -> IntArray:
-        """Draws of each client over all rounds; at most, where cohorts are not fixed."""
-
-    @property
-    @abstractmethod
     def spending(self) -> BoolArray:
         """Clients that spend something if the training goes through."""
-
-    @property
-    @abstractmethod
-    def reports(self) -> Reports:
-        """What clients report."""
 
     @property
     @abstractmethod

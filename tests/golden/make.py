@@ -42,7 +42,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "load_any_plan": (
         "dpcohort.adaptive.plan_file",
         "dpcohort.plan:load_plan",
-        "dpcohort.plan_file:load_plan",
+        "dpcohort.planning.file:read_plan",
     ),
     "Event": ("dpcohort.accounting.events",),
     "ClientLedger": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),
