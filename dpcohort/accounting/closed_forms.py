@@ -33,6 +33,9 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _NARROW = 0.1
 _GAUSS_POINTS, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(4)
 
+# Up to this mu, rounding eps/mu - mu/2 moves delta by 2e-12 of itself at most.
+_WIDE = 100.0
+
 # phi(39) is below the smallest double.
 _FAR = 39.0
 
@@ -166,7 +169,8 @@ def _log_delta(eps: FloatArray, mu: FloatArray) -> tuple[FloatArray, FloatArray]
 def _delta(eps: FloatArray, mu: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
         # eps/mu - mu/2 is rounded; where both are large that is more than the margin
-        eps = np.maximum(eps - 2.0**-50 * (eps + mu * mu), 0.0)
+        lower = np.maximum(eps - 2.0**-50 * (eps + mu * mu), 0.0)
+        eps = np.where(mu > _WIDE, lower, eps)
         a = eps / mu - mu / 2
     near = a < _FAR
     delta = np.zeros_like(a)

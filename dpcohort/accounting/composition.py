@@ -187,27 +187,22 @@ def on_grid(pair: LossPair, step: float, *, tail: float, lowest: float) -> GridL
 
 def _remove_loss(pair: LossPair, x: FloatArray) -> FloatArray:
     exponent = pair.shift * x - pair.shift**2 / 2
-    if pair.rate == 1:  # the limit of what follows, which meets log 0 on the way
-        return exponent
     # below -1 a rate near 1 would cancel, and above a small one lose the digits of a small loss
     middle = (exponent <= _OVERFLOW) & ((exponent >= -1) | (pair.rate <= 0.5))
     near_zero = np.log1p(pair.rate * np.expm1(np.where(middle, exponent, 0.0)))
-    far = np.logaddexp(np.log1p(-pair.rate), np.log(pair.rate) + exponent)
+    with np.errstate(divide="ignore"):  # log 0 at rate 1, where this is the exponent itself
+        far = np.logaddexp(np.log1p(-pair.rate), np.log(pair.rate) + exponent)
     return np.where(middle, near_zero, far)
 
 
 def _remove_output(pair: LossPair, loss: FloatArray) -> FloatArray:
-    if pair.rate == 1:
-        return loss / pair.shift + pair.shift / 2
-    log_unseen = np.log1p(-pair.rate)  # the smallest loss
     with np.errstate(divide="ignore"):
         ratio = np.expm1(np.clip(loss, -1.0, _OVERFLOW)) / pair.rate
         near_zero = np.log1p(np.maximum(ratio, -1.0))
-        above = np.maximum(np.minimum(loss, _OVERFLOW) - log_unseen, 0.0)
-        small = np.log(np.expm1(above)) + log_unseen - np.log(pair.rate)
-        rest = np.log1p(-(1 - pair.rate) * np.exp(-np.maximum(loss, 1.0)))
-        large = loss + rest - np.log(pair.rate)
-    exponent = np.where(loss > _OVERFLOW, large, np.where(loss < -1, small, near_zero))
+        # log(1 - rate) is the smallest loss; at rate 1 there is none, and far is the loss itself
+        unseen = np.exp(np.minimum(np.log1p(-pair.rate) - loss, 0.0))
+        far = loss + np.log1p(-unseen) - np.log(pair.rate)
+    exponent = np.where((loss < -1) | (loss > _OVERFLOW), far, near_zero)
     return exponent / pair.shift + pair.shift / 2
 
 

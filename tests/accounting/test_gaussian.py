@@ -45,6 +45,15 @@ def test_delta_is_just_above_the_exact_one(epsilon: float) -> None:
                 assert exact <= found <= min(exact * (1 + mp.mpf(2e-10)), 1)
 
 
+@pytest.mark.parametrize("mu", [98.7, 101.3, 1234.5, 12345.6, 98765.4, 987654.3])
+def test_delta_is_above_the_exact_one_where_epsilon_and_mu_are_large(mu: float) -> None:
+    with mp.workdps(60):
+        for deviations in np.linspace(-3, 30, 67):
+            epsilon = mu * (mu / 2 + deviations)
+            exact = exact_delta(epsilon, mu)
+            assert gaussian_delta(epsilon=epsilon, mu=mu) >= min(exact * (1 + mp.mpf("9e-11")), 1)
+
+
 def test_no_epsilon_is_the_total_variation_distance() -> None:
     mu = gaussian_mu(epsilon=0.0, delta=1e-3)
     assert math.erf(mu / 2 / math.sqrt(2)) == pytest.approx(1e-3, rel=1e-9)

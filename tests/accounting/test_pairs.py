@@ -63,6 +63,28 @@ def test_output_inverts_loss(kind):
         np.testing.assert_allclose(found, loss, rtol=1e-9, atol=1e-15, err_msg=str(pair))
 
 
+@pytest.mark.parametrize("rate", [0.01, 0.3, 0.9, 0.9999, 1 - 1e-6, 1 - 1e-9, 1.0])
+@pytest.mark.parametrize("shift", [0.02, 1.0, 20.0])
+def test_rounding_of_losses_is_covered_by_far(shift, rate):
+    pair = LossPair(kind="remove", shift=shift, rate=rate)
+    with mp.workdps(60):
+
+        def exact(x):
+            s, r = mp.mpf(shift), mp.mpf(rate)
+            return mp.log(1 - r + r * mp.exp(s * mp.mpf(float(x)) - s**2 / 2))
+
+        most = shift * (9 + shift / 2)
+        x = np.linspace(-9, shift + 9, 101)
+        for output, loss in zip(x, loss_at(pair, x), strict=True):
+            assert abs(exact(output) - loss) <= 1e-15 * most
+        least = -most if rate == 1 else max(-most, math.log1p(-rate) * (1 - 1e-9))
+        top = float(loss_at(pair, x)[-1])
+        losses = np.linspace(least, top, 101)
+        slop = on_grid(pair, (top - least) / 100, tail=1e-18, lowest=least).slop
+        for output, loss in zip(output_at(pair, losses), losses, strict=True):
+            assert abs(exact(output) - loss) <= 0.2 * slop
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("shift", "rate"), PARAMETERS)
 def test_grid_is_never_below_the_exact_profile_and_close_to_it(kind, shift, rate):
