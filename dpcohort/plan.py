@@ -174,8 +174,8 @@ class Plan:
         """
         if not isinstance(self.participation, FixedCohorts):
             raise InputError.because(
-                f"the rule {self.rule} chooses each cohort during the training, so "
-                "the plan has no selection and no schedule. That goes with planned rules only."
+                f"the rule {self.rule} decides in each round, so the plan has no selection and no "
+                "schedule before the training. That goes with planned rules only."
             )
         return self.participation
 
@@ -718,8 +718,8 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    paid = Paid.of(population, charges)
-    population, past = after_charges(population, charges), Past(tuple(before), paid)
+    whole, population = population, after_charges(population, charges)
+    past = Past(tuple(before), Paid.of(whole, charges))
     past.check(population, contract, training.cohort_size)
     refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(

@@ -159,7 +159,7 @@ def test_only_the_right_kind_is_called(folder):
         lambda: build_model("visitor:load", input_shape=(4,), classes=2, seed=0),
         lambda: load_dataset("visitor:bare"),
         lambda: Task(outputs=2, loss="visitor:bare").loss_on(),
-        lambda: named_plugin("selection", "dpcohort.plan:load_plan"),
+        lambda: named_plugin("selection", "dpcohort.plan:make_plan"),
     ):
         with pytest.raises(InputError, match="marked with @dpcohort"):
             make()

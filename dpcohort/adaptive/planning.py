@@ -111,8 +111,8 @@ def make_adaptive_plan(
             mode="raw" if reports == "raw" else "private",
             share=report_share,
         )
-    past = Past(tuple(before), Paid.of(population, charges))
-    population = after_charges(population, charges)
+    whole, population = population, after_charges(population, charges)
+    past = Past(tuple(before), Paid.of(whole, charges))
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )

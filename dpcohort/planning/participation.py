@@ -306,7 +306,7 @@ class CappedRule(Participation):
             InputError: always.
         """
         raise InputError.because(
-            f"the rule {self.rule_name} decides in each round, so there are no "
+            f"the rule {self.rule_name} decides in each round and has none before the training: no "
             "probabilities of being drawn. What needs them (the aggregation "
             "importance-compensated, the figure of probabilities) goes with planned rules only."
         )

@@ -240,7 +240,7 @@ def test_public_clients_answer_without_noise_and_others_never(plan_of):
 
 def test_a_report_without_noise_is_refused_even_if_a_plan_says_so(plan_of):
     plan = plan_of()
-    object.__setattr__(plan.adaptive, "report_multipliers", np.zeros(8))  # as no plan can be made
+    object.__setattr__(plan.reports, "multipliers", np.zeros(8))  # as no plan can be made
     handler, _, _ = handler_of(plan)
     with pytest.raises(InputError, match="have no noise"):
         handler.reports(0, np.array([3]), NOTHING)

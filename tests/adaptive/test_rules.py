@@ -165,7 +165,7 @@ def test_its_reports_are_subsampled_events(plan_of):
     assert plan.reports.terms.mini_batch
     assert plan.history(0, draws=1, reports=2).events[1].sampling_rate == 10 / 30
     # The same share buys less noise on the sum than a look at all records does.
-    assert (plan.reports.multipliers < plan_of("power-of-choice").report_multipliers).all()
+    assert (plan.reports.multipliers < plan_of("power-of-choice").reports.multipliers).all()
 
 
 # rpow-d

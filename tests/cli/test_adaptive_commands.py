@@ -29,7 +29,7 @@ def test_a_plan_shows_caps_and_noise_and_is_read_back(terminal, config, tmp_path
     assert "strict" in shown
     assert shown.startswith(terminal("plan", out))
     found = terminal.json("plan", out)
-    assert found["rule"] == "power-of-choice"
+    assert found["participation"]["rule"] == "power-of-choice"
     assert found["clients"]["public"] == [False, False, False, True]
 
 

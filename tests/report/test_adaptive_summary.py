@@ -67,7 +67,7 @@ def test_the_strictest_and_the_loosest_are_shown(rows):
 def test_values_are_plain():
     plan = plan_of()
     values = plan_values(plan)
-    assert json.loads(json.dumps(values))["rule"] == "power-of-choice"
+    assert json.loads(json.dumps(values))["participation"]["rule"] == "power-of-choice"
     assert values["clients"]["report_cap"][0] == plan.reports.caps[0]
 
 

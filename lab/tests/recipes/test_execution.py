@@ -104,7 +104,7 @@ def test_raw_losses_carry_no_noise_and_honest_ones_are_charged(biased):
     wanted = [(cell, 0) for cell in biased.cells if cell.adaptive]
     raw, honest = (job.plan for _, _, job in prepare(wanted, device="cpu"))
     assert raw.reports.are_raw
-    assert not honest.has_raw_reports
+    assert not honest.reports.are_raw
     assert (raw.report_stds == 0).all()
     assert (honest.report_stds > 0).all()
     # What the reports take is missing in the training steps.
