@@ -29,6 +29,7 @@ from dpcohort.cli.terminal import (
     program,
     say,
     say_never_drawn,
+    say_unnamed_charge,
     typed_here,
     write_new,
 )
@@ -507,7 +508,12 @@ def bounds(
     from dpcohort.config import load_config
     from dpcohort.data.private_bounds import estimate_bounds
     from dpcohort.data.tables import client_names, held_for_test, read_table
-    from dpcohort.runs.configured import configured_charges, data_section, own_clients
+    from dpcohort.runs.configured import (
+        configured_charges,
+        data_section,
+        own_clients,
+        unnamed_charge,
+    )
     from dpcohort.runs.continuation import charge_run
 
     read = load_config(config).with_overrides(changes or [])
@@ -543,6 +549,8 @@ def bounds(
         write_charge(out, charge)
 
     known = configured_charges(read)
+    words = unnamed_charge(read, population.ids, known, out.parent)
+    say_unnamed_charge(words, private=private_entropy)
     charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows] for name in asked},
         owners[trained].tolist(),

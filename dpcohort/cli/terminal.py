@@ -62,6 +62,19 @@ def say(text: str, **style: Any) -> None:
     console.print(text, soft_wrap=True, **style)
 
 
+def say_unnamed_charge(words: str | None, *, private: bool) -> None:
+    """Refuse to spend beside a charge that nobody named; in a simulation it is a note.
+
+    Args:
+        words: of ``unnamed_charge``.
+        private: whether anything is really spent.
+    """
+    if words is not None and private:
+        raise InputError.because(f"{words} Nothing was spent now.")
+    if words is not None:
+        print_note(words)
+
+
 def say_never_drawn(plan: Plan) -> None:
     """Say in one line how many clients a plan never draws, and why."""
     if plan.adaptive is not None or plan.drawn.all():

@@ -32,6 +32,7 @@ from dpcohort.cli.terminal import (
     print_json,
     program,
     say,
+    say_unnamed_charge,
     show_messages,
     sparkline,
 )
@@ -98,7 +99,7 @@ def train(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
     from dpcohort.runs.callbacks import TensorBoardLog
-    from dpcohort.runs.configured import configured_data, configured_job
+    from dpcohort.runs.configured import configured_data, configured_job, unnamed_charge
     from dpcohort.runs.training import train_job
 
     show_messages()
@@ -116,6 +117,8 @@ def train(
             plan=frozen,
             after=after,
         )
+        words = unnamed_charge(config, job.plan.population.ids, job.plan.paid.charges)
+        say_unnamed_charge(words, private=private_entropy)
         unused = job.partition.records - job.partition.indices.size
         if after is not None and data.clients is None and unused and not as_json:
             say(f"note: {unused} records are of no client of the plan, and are not used.")

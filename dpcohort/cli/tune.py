@@ -20,8 +20,10 @@ from dpcohort.cli.terminal import (
     data_changes,
     new_table,
     print_json,
+    print_note,
     say,
     say_never_drawn,
+    say_unnamed_charge,
     showing_progress,
     write_new,
 )
@@ -108,6 +110,16 @@ def tune(
     if origin == "charged" and str(out) == "-":
         raise InputError.because("charged tuning is paid for: --out names the config that says so.")
     paid: list[str] = []
+    if origin == "charged":
+        from dpcohort.runs.configured import (
+            configured_charges,
+            promised_population,
+            unnamed_charge,
+        )
+
+        ids, known = promised_population(config).ids, configured_charges(config)
+        words = unnamed_charge(config, ids, known, out.parent)
+        say_unnamed_charge(words, private=private_entropy)
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         most = 50 if quick else rounds
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
@@ -125,15 +137,20 @@ def tune(
                 paid.append(f"charges.{charge.id}={json.dumps(place.name)}")
                 write_text(out, _rewritten(source, [*(changes or []), *paid]))
 
-            found = tune_charged(
-                config,
-                share=0.5 if share is None else share,
-                trials=10.0 if trials is None else trials,
-                public_test=public == "test",
-                private_entropy=private_entropy,
-                before_spending=begin,
-                **shared,
-            )
+            try:
+                found = tune_charged(
+                    config,
+                    share=0.5 if share is None else share,
+                    trials=10.0 if trials is None else trials,
+                    public_test=public == "test",
+                    private_entropy=private_entropy,
+                    before_spending=begin,
+                    **shared,
+                )
+            except KeyboardInterrupt:
+                if paid:
+                    print_note(f"what it was to cost is paid; {out} names it: go on with that file")
+                raise
         else:
             from dpcohort.tuning import tune as tune_without_spending
 

@@ -120,19 +120,18 @@ def receipt(
 
     loaded = Run.load(run)
     found = loaded.receipt(client)
-    verified = None
-    if letter is not None:
-        from dpcohort.runs.verification import verify_run
+    from dpcohort.runs.verification import verify_run
 
-        verified = verify_run(run, method="pld")
+    verified = verify_run(run, method="pld")
+    if letter is not None:
         _write_letter(letter, loaded, found, verified, shown=run)
     if as_json:
         print_json(found.to_dict())
     else:
         say(found.text())
-        if verified is not None and not verified.holds:
+        if not verified.holds:
             _print_verification(verified)
-    if not found.holds or not (verified is None or verified.holds):
+    if not (found.holds and verified.holds):
         raise typer.Exit(1)
 
 

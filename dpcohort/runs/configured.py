@@ -8,6 +8,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +29,7 @@ from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 
 PUBLIC_CLIENT = "public-data"
+#: Files beside a configuration that are looked at for charges.
+_MOST_BESIDE = 1000
 
 
 def data_section(config: Config) -> DataSection:
@@ -373,6 +377,36 @@ def configured_charges(config: Config) -> tuple[Charge, ...]:
     charges = tuple(found.values())
     check_neighbours(charges, config.contract.neighbours)
     return charges
+
+
+def unnamed_charge(
+    config: Config, clients: Collection[str], known: Sequence[Charge], *folders: Path
+) -> str | None:
+    """A charge of these clients that lies beside a configuration and is not named by it, in words.
+
+    What it took would be promised again.
+
+    Args:
+        config: the configuration.
+        clients: ids of who takes part.
+        known: charges that are counted.
+        folders: where to look as well.
+    """
+    named, ids = {charge.id for charge in known}, set(clients)
+    for folder in dict.fromkeys(place.resolve() for place in (config.folder, *folders)):
+        for path in sorted(folder.glob("*.json"))[:_MOST_BESIDE]:
+            with suppress(DpcohortError, OSError):  # any other file of the user's
+                charge, _ = read_charge(path)
+                paid = sorted(ids & {*charge.spent, *charge.public})
+                if paid and charge.id not in named:
+                    return (
+                        f"{path}: the charge {charge.title} was paid by {one_line(paid[0])!r}"
+                        f"{' and others' if len(paid) > 1 else ''}, and the config does not name "
+                        "it: what it took would be promised again. Use the config that names it, "
+                        f'or add {charge.id} = "{path.name}" under [charges] (an estimate of '
+                        "bounds: data.estimated_bounds). If it is of other records, move it away."
+                    )
+    return None
 
 
 def _has_own_clients(section: DataSection, data: Dataset) -> bool:

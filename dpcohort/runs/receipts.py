@@ -673,7 +673,7 @@ def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
         >>> list(whose_word("private", {"engine": "flower"}))
         ['computed again', "each client's guard", 'the operator']
     """
-    operator = "that nothing was computed but what the ledger counts"
+    operator = "that nothing was computed but what the ledger counts, and that it lost no round"
     noise = "that batches and noise were drawn afresh, as the plan says, and kept by nobody"
     found = {
         "computed again": "every epsilon and delta from the counted draws, all counts and cohorts "

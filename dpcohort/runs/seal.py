@@ -21,6 +21,7 @@ from dpcohort.runs.folder import (
     CHECKPOINTS,
     CLIENT_LEDGERS,
     CONFIG,
+    CONTINUED,
     ENVIRONMENT,
     EXCHANGE,
     LAST_MODEL,
@@ -68,6 +69,16 @@ def file_hashes(folder: Path) -> dict[str, str]:
             files = {path.relative_to(place).as_posix(): _sha256(path) for path in inside}
             found[name] = _hash_of(files)
     return found
+
+
+def unsealed(folder: Path) -> list[str]:
+    """Names in a run folder that no seal covers and that are none of a run's.
+
+    Args:
+        folder: of the run.
+    """
+    known = {*_SEALED, RESULT, SIGNATURE, CONTINUED, "personal.json"}
+    return sorted(path.name for path in folder.glob("[!.]*") if path.name not in known)
 
 
 def seal_of(result: Mapping[str, Any]) -> str:

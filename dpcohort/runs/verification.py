@@ -72,7 +72,7 @@ from dpcohort.runs.receipts import (
     source_of,
     whose_word,
 )
-from dpcohort.runs.seal import changes_since_sealed, seal_of, signer_of
+from dpcohort.runs.seal import changes_since_sealed, seal_of, signer_of, unsealed
 from dpcohort.text_files import parse_toml
 
 _Content = TypeVar("_Content")
@@ -651,6 +651,8 @@ class _Check:
             return
         for name, words in changes_since_sealed(self._folder, result):
             self.wrong(name, words)
+        for name in unsealed(self._folder):
+            self.note(name, "it is no file of a run, and no seal covers it.")
         # Of the average of iterates where there is one.
         rounds = self._recorded or []
         tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))

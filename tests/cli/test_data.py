@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -138,6 +139,38 @@ def tune(terminal, config, out, share, *more):
     terminal("tune", config, "-o", out, *given, "--private-entropy", "--device", "cpu", *more)
 
 
+@contextmanager
+def nowhere_near(*files):
+    """Charges that lie in another folder meanwhile, as those of another machine do."""
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    yield
+    for file in files:
+        file.with_suffix(".away").rename(file)
+
+
+def test_nothing_is_spent_beside_a_charge_that_the_config_does_not_name(terminal, wards, tmp_path):
+    estimate(terminal, wards, tmp_path / "b.json", 0.25)
+    tuned = tmp_path / "tuned.toml"
+    for command in (
+        ["tune", wards, "-o", tuned, "--source", "charged"],
+        ["train", wards, "--out", tmp_path / "A"],
+        ["data", "bounds", wards, "--range", "age=0:320", "-o", tmp_path / "c.json"],
+    ):
+        terminal(*command, "--private-entropy", code=2)
+        assert "b.json: the charge estimate" in terminal.errors
+        assert "the config does not name it" in terminal.errors
+        assert "Nothing was spent now" in terminal.errors
+    assert not tuned.exists()
+    # A file that was tuned already and is replaced would forget what the first tuning took.
+    both = ["--set", "data.estimated_bounds=b.json"]
+    tune(terminal, wards, tuned, 0.5, *both)
+    again = ["tune", wards, "-o", tuned, "--source", "charged", "--force", *both]
+    terminal(*again, "--private-entropy", code=2)
+    assert "tuned-" in terminal.errors
+    terminal("train", tuned, "--private-entropy", "--out", tmp_path / "A")
+
+
 TOO_MUCH, NO_ORDER = (0.6, 4, "2 clients have nothing left"), (0.3, 2, "knowing of the other")
 
 
@@ -149,9 +182,12 @@ def test_two_charges_of_the_whole_budget_are_not_planned_with_as_if_one_knew_the
     tuned, bounds = tmp_path / "tuned.toml", tmp_path / "b.json"
     if tuned_first:
         tune(terminal, wards, tuned, share)
-    both = estimate(terminal, wards, bounds, share)
-    if not tuned_first:
-        tune(terminal, wards, tuned, share)
+        with nowhere_near(*tmp_path.glob("*.charge.json")):
+            both = estimate(terminal, wards, bounds, share)
+    else:
+        both = estimate(terminal, wards, bounds, share)
+        with nowhere_near(bounds):
+            tune(terminal, wards, tuned, share)
     for command in (
         ["plan", tuned],
         ["train", tuned, "--private-entropy", "--out", tmp_path / "A"],

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import dpcohort
+import dpcohort.runs.folder
 import dpcohort.runs.journal
 import dpcohort.runs.training
 from dpcohort import Population, Training, load_dataset, make_plan
@@ -61,7 +62,11 @@ def in_child(work: Callable[[], object]) -> int:
 def attempt(plan: Plan, out: Path, owner: str = "", name: str = "", time: int = 0) -> None:
     """Train or go on; end when a function is called for the nth time, by Ctrl-C or kill -9."""
     calls = 0
-    homes = {"training": dpcohort.runs.training, "journal": dpcohort.runs.journal}
+    homes = {
+        "training": dpcohort.runs.training,
+        "journal": dpcohort.runs.journal,
+        "folder": dpcohort.runs.folder,
+    }
     home, _, how = owner.partition(" ")
 
     def ending(*arguments: object, **named: object) -> object:
@@ -113,7 +118,7 @@ ENDS = {
     ],
     "killed among its receipts": [
         ("training interrupted", "append_line", 2),
-        ("training killed before", "sync_folder", 1),
+        ("folder killed before", "sync_folder", 1),
     ],
     "killed with receipts and no model": [("training killed before", "_save_weights", 1)],
     "killed with a model and no result": [("training killed before", "write_sealed", 1)],

@@ -162,11 +162,12 @@ class LocalTraining:
 
         try:
             found = [at(x) for x in (record, -record) * _TIMES]
+            is_same = all(torch.equal(found[0], again) for again in found[2::2])
         except Exception as error:  # the user's model may fail in any way
             raise InputError.because(
                 f"the model has no gradient at a record: {type(error).__name__}: {error}"
             ) from None
-        if not all(torch.equal(found[0], again) for again in found[2::2]):
+        if not is_same:
             raise InputError.because(
                 "the model's gradient at one and the same record is not the same every time: it "
                 "draws random numbers or remembers earlier records, so no clip bounds what one "
