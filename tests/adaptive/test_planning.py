@@ -308,9 +308,11 @@ def test_what_is_known_is_given_and_probabilities_are_refused(plan_of, people):
     assert plan.participation.settings == {"gamma": 0.5, "exploration": 1.0}
     assert plan.counts.size == len(people)
     assert plan.participation.cohort(0) is None
-    with pytest.raises(InputError, match="ucb-cs decides in each round, so there are no prob"):
+    with pytest.raises(
+        InputError, match="ucb-cs decides in each round and has none before the training"
+    ):
         _ = plan.probabilities
-    with pytest.raises(InputError, match="ucb-cs chooses each cohort during the training"):
+    with pytest.raises(InputError, match="ucb-cs decides in each round, so the plan has no"):
         _ = plan.schedule
 
 

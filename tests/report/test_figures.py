@@ -243,7 +243,9 @@ def test_a_plan_is_drawn_beside_sizes_unless_its_cohorts_are_chosen_later(plans,
     text = (tmp_path / "plan.svg").read_text()
     assert "privacy-aware" in text
     people, training = plans["unbiased"].population, plans["unbiased"].training
-    with pytest.raises(InputError, match="power-of-choice has none before the training"):
+    with pytest.raises(
+        InputError, match="power-of-choice decides in each round and has none before the training"
+    ):
         save_plan_figure(make_adaptive_plan(people, training, seed=0), tmp_path / "later.svg")
 
 
