@@ -59,6 +59,7 @@ from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.models import check_trainable, precompute_features
+from dpcohort.planning.participation import Reports
 from dpcohort.plugins import named_function, telling
 from dpcohort.runs.chooser import LossMeter, ReportHandler
 from dpcohort.schedule import Schedule
@@ -489,7 +490,8 @@ class ModelsUnderTest:
         )
         streams, loss = Streams(None, dice), task.loss_on(self.device)
         if self.place == "reports":
-            plan.reports.terms, plan.reports.multipliers = _REPORTED, np.ones(1)
+            caps = np.ones(1, dtype=np.int64)
+            plan.reports = Reports(caps=caps, multipliers=np.ones(1), terms=_REPORTED)
             start = FlatLayout(model).flatten(model).to(self.device)
             meter = LossMeter(model, records, loss=loss)
             handler = ReportHandler(plan, meter, streams=streams)
