@@ -9,8 +9,8 @@ of this process instead, which other load distorts less (use it with ``--threads
 
 "merged noise" draws the noise of a round as one vector on the mean, of the same law as a vector for
 each draw: a switch of the engine, for simulations. Opacus has none and draws noise in every step;
-the row without the switch compares like with like. "pooled noise" is merged by nature: a simulation
-of secure aggregation, with a weight for each draw.
+the row without the switch compares like with like. "distributed noise" is merged by nature: a
+simulation of secure aggregation, with a weight for each draw.
 
     python benchmarks/engine.py                 # all networks and methods, on the CPU
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
@@ -101,14 +101,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def make_plan(rounds: int, seed: int, *, pooled: bool = False) -> Any:
+def make_plan(rounds: int, seed: int, *, distributed: bool = False) -> Any:
     rng = np.random.default_rng(seed)
     cohorts, parts = rng.integers(0, CLIENTS, (rounds, COHORT)), {}
-    if pooled:  # nobody twice in a cohort; each of ten brings a share of the noise
+    if distributed:  # nobody twice in a cohort; each of ten brings a share of the noise
         cohorts = rng.random((rounds, CLIENTS)).argsort(axis=1)[:, :COHORT]
         share = np.full(CLIENTS, NOISE_MULTIPLIER / BATCH / np.sqrt(COHORT))
         one = {"weights": np.ones(CLIENTS), "shares": share, "share": share, "honest": COHORT}
-        parts = {"pooled": SimpleNamespace(**one)}
+        parts = {"distributed": SimpleNamespace(**one)}
     return SimpleNamespace(
         **parts,
         training=SimpleNamespace(rounds=rounds, cohort_size=COHORT, local_steps=1, clip=CLIP),
@@ -138,7 +138,7 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
 
 def our_turn(
     model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1,
-    merged: bool = False, pooled: bool = False, workers: int | None = None,
+    merged: bool = False, distributed: bool = False, workers: int | None = None,
     micro_batch: int | None = None,
 ) -> Turn:  # fmt: skip
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
@@ -173,7 +173,7 @@ def our_turn(
         return turn
     experiments = [
         Experiment(
-            plan=make_plan(10_000, seed, pooled=pooled),
+            plan=make_plan(10_000, seed, distributed=distributed),
             records=records,
             streams=Streams.seeded(seed),
             optimiser=optimiser,
@@ -255,7 +255,7 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
         "plain SGD, channels last": lambda m, r: plain_turn(m, r, channels_last=True),
         "dpcohort batched": our_turn,
         "dpcohort batched, merged noise": functools.partial(our_turn, merged=True),
-        "dpcohort batched, pooled noise": functools.partial(our_turn, pooled=True),
+        "dpcohort batched, distributed noise": functools.partial(our_turn, distributed=True),
     }
     if arguments.stack > 1:
         chosen[f"dpcohort batched, {arguments.stack} stacked"] = functools.partial(

@@ -6,8 +6,9 @@
     python benchmarks/flower_faults.py --doors             who may connect
     python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
     python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
-    python benchmarks/flower_faults.py --pooled 10         ten clients pool noise, a guard is killed
-    python benchmarks/flower_faults.py --app record        an app with strategy and mod, no guards
+    python benchmarks/flower_faults.py --distributed 10         ten clients pool noise, a guard is
+    killed python benchmarks/flower_faults.py --app record        an app with strategy and mod, no
+    guards
 
 A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
 again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
@@ -237,11 +238,11 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     }
 
 
-def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
+def run_distributed(clients: int, rounds: int, case: str) -> dict[str, Any]:
     """Masked sums of so many guards; a part is killed in the second round, a guard for good."""
     began = time.monotonic()
     (port,) = free_ports(1)
-    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=clients)
+    settings, records = demo_settings(rounds=rounds, superlink_port=port, distributed=clients)
     folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
     out = folder / "run"
 
@@ -276,7 +277,7 @@ def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
     found = {
         "killed": case,
         "clients": clients,
-        "honest": settings["plan"].pooled.honest,
+        "honest": settings["plan"].distributed.honest,
         "counted": counted,
         "unmasked": unmasked,
         "came": [entry["came"] for entry in exchanges],
@@ -544,13 +545,13 @@ def main() -> int:
     parser.add_argument("--doors", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--offline", action="store_true")
-    parser.add_argument("--pooled", type=int, metavar="CLIENTS")
+    parser.add_argument("--distributed", type=int, metavar="CLIENTS")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--app", choices=("record", "client"))
     arguments = parser.parse_args()
-    if arguments.pooled:
+    if arguments.distributed:
         told = [
-            run_pooled(arguments.pooled, arguments.rounds, case)
+            run_distributed(arguments.distributed, arguments.rounds, case)
             for case in arguments.case or ["guard"]
         ]
         print(json.dumps(told, indent=2))

@@ -2,7 +2,7 @@
 """How long a round over Flower takes, beside an empty one on the same SuperLink and nodes.
 
     python benchmarks/flower_round.py                 both kinds of node, about four minutes
-    python benchmarks/flower_round.py --pooled        the same with masked sums
+    python benchmarks/flower_round.py --distributed        the same with masked sums
     python benchmarks/flower_round.py --nodes own     only dpcohort's own nodes
 
 Three clients with guards, TLS and keys, a model of 650 parameters. An empty round is Flower's own
@@ -194,10 +194,12 @@ def plan_rounds(federation: Trial, out: Path) -> dict[str, Any]:
     return {"seconds": seconds, "parts": by_part, **used()}
 
 
-def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, Any]:
+def measure(*, own: bool, rounds: int, distributed: bool) -> dict[str, Any]:
     """Empty rounds, rounds of the plan, and empty rounds again, over one set of processes."""
     (port,) = free_ports(1)
-    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=3 if pooled else 0)
+    settings, records = demo_settings(
+        rounds=rounds, superlink_port=port, distributed=3 if distributed else 0
+    )
     folder = Path(tempfile.mkdtemp(prefix="dpc-round-"))
     with trial(settings, records, folder) as federation:
         start_node = Trial.start_node if own else start_supernode
@@ -222,17 +224,17 @@ def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=10, help="of the plan; four or more")
-    parser.add_argument("--pooled", action="store_true")
+    parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--nodes", choices=("own", "supernode"))
     arguments = parser.parse_args()
     kinds = [arguments.nodes] if arguments.nodes else ["supernode", "own"]
-    words = "masked sums" if arguments.pooled else "updates"
+    words = "masked sums" if arguments.distributed else "updates"
     print(f"Flower {flower_version()}, {os.cpu_count()} cores, 3 clients, {words}", flush=True)
     print("nodes      |          empty round         |     round of the plan        | ratio")
     found = {}
     for kind in kinds:
         one = found[kind] = measure(
-            own=kind == "own", rounds=arguments.rounds, pooled=arguments.pooled
+            own=kind == "own", rounds=arguments.rounds, distributed=arguments.distributed
         )
         shown = [
             f"{one[part]:6.2f} s, {one[f'{part}_processes']:4.1f} proc., "

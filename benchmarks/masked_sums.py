@@ -18,8 +18,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.deploy.pooled import Identity, Member, PooledSum, PoolRound, cohort_sha256
+from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.secure_aggregation import (
+    Identity,
+    MaskedRound,
+    MaskedSum,
+    Member,
+    cohort_sha256,
+)
 from dpcohort.engine.lattice import rounded_gaussian
 
 Found = TypeVar("Found")
@@ -33,11 +39,11 @@ def timed(action: Callable[[], Found]) -> tuple[Found, float]:
     return found, time.perf_counter() - started
 
 
-def cohort_of(size: int) -> tuple[AcceptedPool, list[Member]]:
+def cohort_of(size: int) -> tuple[AcceptedGroup, list[Member]]:
     """Members with identities of their own."""
     names = [f"client-{i:04d}" for i in range(size)]
     who = {name: Identity(os.urandom(32)) for name in names}
-    pool = AcceptedPool(
+    pool = AcceptedGroup(
         cohort_size=size,
         colluding=size // 10,
         dropouts=size // 10,
@@ -51,18 +57,18 @@ def cohort_of(size: int) -> tuple[AcceptedPool, list[Member]]:
     ]
 
 
-def one_round(pool: AcceptedPool, members: list[Member], gone: int, coordinates: int) -> None:
+def one_round(pool: AcceptedGroup, members: list[Member], gone: int, coordinates: int) -> None:
     """A round in which some vanish before they mask; checks its sum."""
 
-    def asked() -> PoolRound:
+    def asked() -> MaskedRound:
         cards = [one.card for one in members]
         numbers = {"coordinates": coordinates, "exponent": 24, "modulus_bits": _BITS}
-        return PoolRound(pool, cards, run="speed", plan="", round=int(gone > 0), **numbers)
+        return MaskedRound(pool, cards, run="speed", plan="", round=int(gone > 0), **numbers)
 
     def commit(round: int, left: str) -> str:
         return left
 
-    server, dice = PooledSum(asked()), np.random.default_rng(0)
+    server, dice = MaskedSum(asked()), np.random.default_rng(0)
     clear = np.zeros(coordinates, dtype=np.int64)
     masking, agreeing, opening, beside = [], [0.0], [], 0
     for member in members[gone:]:

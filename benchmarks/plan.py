@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a CSV of clients to a saved plan: seconds and memory of each part.
 
-``python benchmarks/plan.py`` for 1,000,000 clients, ``--clients 10000`` for fewer; ``--pooled`` for
-pooled noise with half of a cohort colluding.
+``python benchmarks/plan.py`` for 1,000,000 clients, ``--clients 10000`` for fewer;
+``--distributed`` for distributed noise with half of a cohort colluding.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--cohort-size", type=int, default=100)
-    parser.add_argument("--pooled", action="store_true")
+    parser.add_argument("--distributed", action="store_true")
     arguments = parser.parse_args()
-    contract = Contract(trust="pooled", colluding=0.5) if arguments.pooled else Contract()
+    contract = Contract(trust="distributed", colluding=0.5) if arguments.distributed else Contract()
     training = Training(
         rounds=arguments.rounds, cohort_size=arguments.cohort_size, sampling_rate=0.1
     )

@@ -31,11 +31,11 @@ SETS = {
 }
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 AWARE, UNBIASED = "privacy-aware", "unbiased"
-#: Keys of the summary to cells of the recipe pooled-*-open: mechanism and cohort.
-POOLED = {
-    "pooled_10": ("pooled", 10),
-    "pooled_all": ("pooled", 100),
-    "pooled_all_half_colluding": ("pooled, half colluding", 100),
+#: Keys of the summary to cells of the recipe distributed-*-open: mechanism and cohort.
+DISTRIBUTED = {
+    "distributed_10": ("distributed", 10),
+    "distributed_all": ("distributed", 100),
+    "distributed_all_half_colluding": ("distributed, half colluding", 100),
     "no_privacy": ("no privacy", 100),
 }
 
@@ -61,12 +61,12 @@ def summary(decimals: int = 2) -> dict[str, dict[str, dict[str, float]]]:
     ``paper``: the paper, privacy-aware. ``paper_noise``: ours with the paper's noise.
     ``same_network`` and ``open``: the two leagues, privacy-aware. ``unbiased``: unbiased selection
     with the settings of ``same_network``. ``biased``: the biased baseline, paper noise, raw losses.
-    ``pooled_...`` and ``no_privacy``: the open league under secure aggregation.
+    ``distributed_...`` and ``no_privacy``: the open league under secure aggregation.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, (paper_noise, same, open_) in SETS.items():
         results = {n: load(n) for n in (paper_noise, same, open_)}
-        pooled = load(open_.replace("beyond", "pooled"))
+        distributed = load(open_.replace("beyond", "distributed"))
         for s in (100, 70, 30, 0):
             places = {
                 "paper_noise": cell(results[paper_noise], AWARE, s=s),
@@ -74,7 +74,7 @@ def summary(decimals: int = 2) -> dict[str, dict[str, dict[str, float]]]:
                 "open": cell(results[open_], AWARE, s=s),
                 "unbiased": cell(results[same], UNBIASED, s=s),
                 "biased": cell(results[paper_noise], "biased-raw", s=s),
-                **{key: cell(pooled, m, cohort=k, s=s) for key, (m, k) in POOLED.items()},
+                **{key: cell(distributed, m, cohort=k, s=s) for key, (m, k) in DISTRIBUTED.items()},
             }
             row = {key: round(c["mean"], decimals) for key, c in places.items() if c is not None}
             paper = places["paper_noise"] or places["same_network"]
@@ -131,7 +131,7 @@ def grid(name: str) -> str:
     return "\n".join(lines)
 
 
-def pooled(name: str) -> str:
+def distributed(name: str) -> str:
     """Mechanisms and cohorts down, the values of s across."""
     result = load(name)
     if result is None:
@@ -213,10 +213,10 @@ def panels(name: str) -> str:
 def headline(_: str = "") -> str:
     lines = [
         "| | s | the paper | ours, paper noise | same network | open | unbiased, same network "
-        "| open, pooled, 10 | open, pooled, all | … half colluding | … no privacy |",
+        "| open, distributed, 10 | open, distributed, all | … half colluding | … no privacy |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    keys = ("paper", "paper_noise", "same_network", "open", "unbiased", *POOLED)
+    keys = ("paper", "paper_noise", "same_network", "open", "unbiased", *DISTRIBUTED)
     for name, rows in summary(decimals=3).items():
         for s, row in rows.items():
             shown = [f"{row[key]:.1f}" if key in row else "-" for key in keys]
@@ -258,7 +258,7 @@ WORDS: dict[str, Callable[[str], str]] = {
     "table": table,
     "grid": grid,
     "findings": findings,
-    "pooled": pooled,
+    "distributed": distributed,
     "run": run_line,
     "search": search,
     "baseline": baseline,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes a finished private run folder in every way the tests know, and asks ``verify``.
 
-``python benchmarks/tampering.py`` walks a fixed, an adaptive, a pooled and a continued run, each of
-three clients: every value of every JSON file, lines of logs, bytes of all other files, files taken
-away and added, one at a time. ``--record`` writes it down for docs/assurance.md. Exit code 1 if a
-change is not found.
+``python benchmarks/tampering.py`` walks a fixed, an adaptive, a distributed and a continued run,
+each of three clients: every value of every JSON file, lines of logs, bytes of all other files,
+files taken away and added, one at a time. ``--record`` writes it down for docs/assurance.md. Exit
+code 1 if a change is not found.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
     """A classifier trained by clients that each keep a budget of their own.
 
     Each adds all the noise it needs. To pool the noise of a cohort, plan with ``make_plan`` and a
-    ``Contract`` of pooled trust, and ``train`` that.
+    ``Contract`` of distributed trust, and ``train`` that.
 
     Args:
         classes: all classes there can be, public; ``"from-data"`` in simulations only.

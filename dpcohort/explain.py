@@ -123,7 +123,8 @@ class Explanation(ClientExplanation):
         batch_size: expected batch of a step.
         sampling_rate: batch over size.
         unbiased: its probability by size alone.
-        probability: its probability in the plan; where noise is pooled its weight in the model.
+        probability: its probability in the plan; where noise is distributed its weight in the
+            model.
         expected_draws: probability times all draws.
         draws: times it is drawn in the schedule.
         steps: noisy steps it takes.
@@ -742,7 +743,7 @@ class TrustOutcome:
     """What one kind of trust gives, before anything is drawn or trained.
 
     Attributes:
-        trust: ``local`` or ``pooled``.
+        trust: ``local`` or ``distributed``.
         cohort_size: K.
         honest: h, members of a cohort whose shares of noise surely remain; 1 where trust is local.
         noise_to_clip: expected norm of the noise on a round's mean gradient, in units of C.
@@ -784,14 +785,14 @@ class TrustValue:
 
     def text(self) -> str:
         """What it is worth in plain sentences, one a line."""
-        local, *pooled = self.outcomes
+        local, *distributed = self.outcomes
         lines = [f"Noise on a round's mean gradient, trusting nobody: {local.noise_to_clip:.4g} C."]
-        for one in pooled:
+        for one in distributed:
             lines.append(
-                f"Pooled in cohorts of {one.cohort_size}, {one.honest} of them honest: "
+                f"Distributed in cohorts of {one.cohort_size}, {one.honest} of them honest: "
                 f"{one.noise_to_clip:.4g} C, with {_gain(one.gain)}"
             )
-        for one in {one.cohort_size: one for one in pooled}.values():
+        for one in {one.cohort_size: one for one in distributed}.values():
             pays = (
                 f"pays from {one.pays_from} honest members on"
                 if one.pays_from is not None
@@ -815,16 +816,17 @@ def _gain(gain: float) -> str:
 def value_of_trust(scenario: Scenario) -> TrustValue:
     """What pooling noise is worth to this population, without drawing or training anything.
 
-    Local trust is compared with pooled noise in cohorts as configured and with all clients in every
-    cohort, with half of the others colluding, with as many as the contract says where its trust is
-    pooled, and with none. Each is at the weights that the rule chooses for it. Drop-outs are those
-    of the contract. Where a client would count on nobody but itself there is no outcome.
+    Local trust is compared with distributed noise in cohorts as configured and with all clients in
+    every cohort, with half of the others colluding, with as many as the contract says where its
+    trust is distributed, and with none. Each is at the weights that the rule chooses for it.
+    Drop-outs are those of the contract. Where a client would count on nobody but itself there is no
+    outcome.
 
     Args:
         scenario: a plan without its draws.
 
     Raises:
-        InputError: noise cannot be pooled in it.
+        InputError: noise cannot be distributed in it.
 
     Example:
         >>> people = Population.from_arrays(sizes=[500] * 4, epsilon=[0.2, 1, 2, 4], delta=1e-5)
@@ -833,7 +835,7 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
         ...     rule_settings={}, contract=Contract())
         >>> found = value_of_trust(scenario)
         >>> [(one.trust, one.honest) for one in found.outcomes]
-        [('local', 1), ('pooled', 2), ('pooled', 2), ('pooled', 4)]
+        [('local', 1), ('distributed', 2), ('distributed', 2), ('distributed', 4)]
         >>> found.outcomes[-1].gain > 1
         True
     """
@@ -842,7 +844,7 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
         raise InputError(
             "training.local_steps",
             given=training.local_steps,
-            allowed="1 where noise is pooled",
+            allowed="1 where noise is distributed",
             next_step="Take more rounds instead: --set training.local_steps=1.",
         )
     if clients < 2:
@@ -855,7 +857,7 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
         dropouts = min(told.dropouts, size - 1)
         some, seen = replace(training, cohort_size=size), set[int]()
         for colluding in (0.5, told.colluding, 0):
-            contract = replace(told, trust="pooled", colluding=colluding, dropouts=dropouts)
+            contract = replace(told, trust="distributed", colluding=colluding, dropouts=dropouts)
             others = contract.colluders(size)
             if others + dropouts >= size - 1 or others in seen:
                 continue  # a client would count on nobody but itself, or it is there already

@@ -28,8 +28,8 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_nu
 from dpcohort.accounting.charges import Charge, Paid, after_charges
 from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, deploy_noise, noise_levels
+from dpcohort.accounting.distributed import NoiseShares, refuse_undistributable, with_lattice
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
-from dpcohort.accounting.pooled import Pooled, refuse_unpoolable, with_lattice
 from dpcohort.accounting.segments import Segment
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES, shared
@@ -126,7 +126,7 @@ class Plan:
         if self.noise.kind != LocalNoise.kind:
             alone = self.certificate.alone_epsilon[~self.population.public]
             honest = f"{self.noise.honest} of {self.training.cohort_size} honest"
-            trust["trust"] = f"pooled, {honest}"
+            trust["trust"] = f"distributed, {honest}"
             trust["alone"] = f"epsilon {alone.max():.3g} if all collude"
         return {
             "rule": self.rule,
@@ -190,7 +190,7 @@ class Plan:
         return self.participation if isinstance(self.participation, CappedRule) else None
 
     @property
-    def pooled(self) -> Pooled | None:
+    def distributed(self) -> NoiseShares | None:
         """Weights and shares of distributed noise, else None."""
         return self.noise.pool if isinstance(self.noise, DistributedNoise) else None
 
@@ -238,10 +238,10 @@ class Plan:
 
         Example:
             >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[1.0] * 4, delta=1e-5)
-            >>> pooled = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0,
-            ...                    accountant=Contract(trust="pooled"))
-            >>> alone = pooled.if_alone.spent_epsilon(pooled.counts)
-            >>> bool((alone > pooled.certified_epsilon).all())
+            >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0,
+            ...                  accountant=Contract(trust="distributed"))
+            >>> alone = plan.if_alone.spent_epsilon(plan.counts)
+            >>> bool((alone > plan.certified_epsilon).all())
             True
         """
         if self.noise.kind == LocalNoise.kind:
@@ -263,7 +263,7 @@ class Plan:
         clipped to ``plan.training.clip``. 0 for a public client.
 
         Raises:
-            InputError: there is no such client, it is never drawn, or its noise is pooled with
+            InputError: there is no such client, it is never drawn, or its noise is distributed with
                 that of others, so that what it adds alone is not enough.
 
         Example:
@@ -277,7 +277,7 @@ class Plan:
         position = self.population.index_of(client)
         if self.noise.kind != LocalNoise.kind:
             raise InputError.because(
-                "where trust is pooled a client adds a share of the noise only, which protects "
+                "with distributed trust a client adds a share of the noise only, which protects "
                 "nobody outside of a masked sum. Plan with trust = 'local'."
             )
         found = float(self.noise_multipliers[position])
@@ -333,8 +333,8 @@ class Plan:
     def draw_probabilities(self) -> FloatArray:
         """Probability that a draw is of each client, of a plan with fixed cohorts.
 
-        They are p^s; where noise is pooled, p^s are weights in the model, and this follows from
-        them.
+        They are p^s; where noise is distributed, p^s are weights in the model, and this follows
+        from them.
         """
         if self.noise.kind == LocalNoise.kind:
             return self.probabilities
@@ -533,7 +533,7 @@ class Plan:
         """Check every promise again with an accountant that did not make the plan.
 
         Those of an adaptive plan are checked at the caps. What the plan says that clients will have
-        spent is checked as well, with the others and, where trust is pooled, without them.
+        spent is checked as well, with the others and, where trust is distributed, without them.
 
         Raises:
             VerificationError: a client's noise does not keep its budget, and all such are named; or
@@ -721,13 +721,13 @@ def make_plan(
     whole, population = population, after_charges(population, charges)
     past = Past(tuple(before), Paid.of(whole, charges))
     past.check(population, contract, training.cohort_size)
-    refuse_unpoolable(contract, training, draws, len(population))
+    refuse_undistributable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         past.left(population), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
     probabilities = chosen.probabilities
-    if contract.is_pooled:
+    if contract.is_distributed:
         probabilities = draw_probabilities(problem, chosen, training.cohort_size)
     schedule = draw_schedule(
         probabilities,
@@ -748,7 +748,7 @@ def make_plan(
     )
     noise: Noise = LocalNoise(multipliers=multipliers, lifted=lifted)
     certificate = Certificate(epsilon=certified)
-    if contract.is_pooled:
+    if contract.is_distributed:
         pool = _pool(
             population, training, contract, problem, chosen, probabilities, schedule, multipliers
         )
@@ -782,7 +782,7 @@ def make_plan(
 def draw_probabilities(
     problem: SelectionProblem, chosen: Selection, cohort_size: int
 ) -> FloatArray:
-    """How often each client is drawn, a draw, where trust is pooled.
+    """How often each client is drawn, a draw, where trust is distributed.
 
     Args:
         problem: what the rule looked at.
@@ -792,9 +792,11 @@ def draw_probabilities(
     wanted = chosen.probabilities
     if problem.pool is None:  # everybody counts on its own noise alone
         return once_in_a_cohort(wanted, cohort_size)
-    from dpcohort.selection.pooled import pooled_probabilities
+    from dpcohort.selection.distributed import distributed_probabilities
 
-    return pooled_probabilities(wanted, problem.noise_costs, problem.linear_costs, problem.pool)
+    return distributed_probabilities(
+        wanted, problem.noise_costs, problem.linear_costs, problem.pool
+    )
 
 
 def _pool(
@@ -806,13 +808,13 @@ def _pool(
     probabilities: FloatArray,
     schedule: Schedule,
     noise: FloatArray,
-) -> Pooled:
+) -> NoiseShares:
     """Weights and shares of noise for the draws and multipliers there are.
 
     Args:
         population: the clients.
         training: rounds and cohorts.
-        contract: with pooled trust.
+        contract: with distributed trust.
         problem: what the rule looked at.
         chosen: effective weight of each client in the model.
         probabilities: how often each was to be drawn.
@@ -826,7 +828,7 @@ def _pool(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
             "or give clients budgets."
         )
-    from dpcohort.selection.pooled import SMALLEST_WEIGHT, pooled_weights
+    from dpcohort.selection.distributed import SMALLEST_WEIGHT, distributed_weights
 
     if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
         weights = np.zeros(len(population))
@@ -839,7 +841,7 @@ def _pool(
         # A selection that is optimal keeps to its objective.
         best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
         draws = training.total_draws
-        weights, level = pooled_weights(
+        weights, level = distributed_weights(
             chosen.probabilities,
             probabilities * draws,
             counts,
@@ -848,8 +850,8 @@ def _pool(
             noise_weight=chosen.eta * training.dimension / (honest * draws),
         )
         shares = np.full(len(population), level / math.sqrt(honest))
-    pooled = Pooled(weights=weights, shares=shares, honest=honest)
-    return with_lattice(pooled, population, training, contract)
+    distributed = NoiseShares(weights=weights, shares=shares, honest=honest)
+    return with_lattice(distributed, population, training, contract)
 
 
 def _certified(plan: Plan, noise: DistributedNoise) -> Plan:
@@ -872,7 +874,7 @@ def _certified(plan: Plan, noise: DistributedNoise) -> Plan:
         if broken.size:
             raise BudgetExceededError(
                 f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
-                "under pooled trust; set trust = 'local'."
+                "under distributed trust; set trust = 'local'."
             )
     alone = plan.if_alone.spent_epsilon(counts, method="pld")
     # A bound on less noise bounds what more noise spends.
@@ -909,7 +911,7 @@ def selection_problem(
         noise_costs, linear_costs = paper_costs(levels[0], dimension=training.dimension)
     honest, pool = contract.honest(training.cohort_size), None
     if honest > 1:
-        from dpcohort.selection.pooled import Pool
+        from dpcohort.selection.distributed import Pool
 
         pool = Pool(training.cohort_size, honest)
     problem = SelectionProblem(

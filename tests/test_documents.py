@@ -110,31 +110,36 @@ def test_the_headline_table_is_what_the_results_hold(name):
 
 
 @pytest.mark.parametrize("name", ["MNIST", "Fashion-MNIST", "CIFAR-10"])
-def test_the_readme_tells_what_pooled_noise_reaches(name):
-    path = ROOT / "results" / f"pooled-{name.lower().replace('r-1', 'r1')}-open.json"
+def test_the_readme_tells_what_distributed_noise_reaches(name):
+    path = ROOT / "results" / f"distributed-{name.lower().replace('r-1', 'r1')}-open.json"
     means: dict[tuple[str, int], list[str]] = {}
     for cell in json.loads(path.read_text())["cells"]:
         key = (cell["mechanism"], cell["axes"]["cohort"])
         means.setdefault(key, []).append(f"{cell['mean']:.1f}")
-    shown = [("pooled", 10), ("pooled", 100), ("pooled, half colluding", 100), ("no privacy", 100)]
+    shown = [
+        ("distributed", 10),
+        ("distributed", 100),
+        ("distributed, half colluding", 100),
+        ("no privacy", 100),
+    ]
     row = " | ".join(" / ".join(means[key]) for key in shown)
     lines = (ROOT / "README.md").read_text().replace("*", "").splitlines()
     assert any(line.startswith(f"| {name}, ") and line.endswith(f" | {row} |") for line in lines)
 
 
 @pytest.mark.parametrize("name", ["MNIST", "Fashion-MNIST", "CIFAR-10"])
-def test_the_readme_tells_what_pooled_noise_gives_the_papers_network(name):
+def test_the_readme_tells_what_distributed_noise_gives_the_papers_network(name):
     stem = name.lower().replace("r-1", "r1")
     means: dict[tuple[str, int], str] = {}
-    for recipe in ("beyond", "pooled"):
+    for recipe in ("beyond", "distributed"):
         path = ROOT / "results" / f"{recipe}-{stem}.json"
         for cell in json.loads(path.read_text())["cells"]:
             if cell["axes"]["s"] == 30:
                 # A recipe without this axis has the paper's cohorts.
                 key = (cell["mechanism"], cell["axes"].get("cohort", 10))
                 means[key] = f"{cell['mean']:.1f}"
-    shown = [("privacy-aware", 10), ("pooled", 10), ("pooled", 100)]
-    shown += [("pooled, half colluding", 100), ("no privacy", 100)]
+    shown = [("privacy-aware", 10), ("distributed", 10), ("distributed", 100)]
+    shown += [("distributed, half colluding", 100), ("no privacy", 100)]
     row = " | ".join(means.get(key, "-") for key in shown)
     assert f"| {name} | {row} |" in (ROOT / "README.md").read_text().replace("*", "").splitlines()
 

@@ -108,10 +108,10 @@ def test_trust_is_compared_for_a_list_of_clients_a_config_and_a_plan(tmp_path, c
     seen = [(row["trust"], row["cohort_size"], row["honest"]) for row in rows]
     assert seen == [
         ("local", 3, 1),
-        ("pooled", 3, 2),
-        ("pooled", 3, 3),
-        ("pooled", 6, 3),
-        ("pooled", 6, 6),
+        ("distributed", 3, 2),
+        ("distributed", 3, 3),
+        ("distributed", 6, 3),
+        ("distributed", 6, 6),
     ]
     for row in rows[1:]:
         pays = row["pays_from"] is not None and row["honest"] >= row["pays_from"]
@@ -124,7 +124,7 @@ def test_the_trust_of_a_config_itself_is_among_the_outcomes(scenario):
     from dataclasses import replace
 
     def seen(**trust):
-        found = value_of_trust(replace(scenario, contract=Contract(trust="pooled", **trust)))
+        found = value_of_trust(replace(scenario, contract=Contract(trust="distributed", **trust)))
         return [(one.cohort_size, one.honest) for one in found.outcomes[1:]]
 
     assert seen(colluding=1) == [(4, 2), (4, 3), (4, 4), (8, 4), (8, 7), (8, 8)]
@@ -132,7 +132,7 @@ def test_the_trust_of_a_config_itself_is_among_the_outcomes(scenario):
     assert seen(colluding=1, dropouts=1) == [(4, 2), (4, 3), (8, 3), (8, 6), (8, 7)]
 
 
-def test_trust_is_not_compared_where_no_noise_can_be_pooled(tmp_path, capsys):
+def test_trust_is_not_compared_where_no_noise_can_be_distributed(tmp_path, capsys):
     path = tmp_path / "my.toml"
     path.write_text(
         "population = { count = 6, size = 60, epsilon = 1.0 }\n"
@@ -152,14 +152,14 @@ def test_the_expected_noise_of_trust_is_that_of_the_plan():
     )
     half, none = value_of_trust(scenario).outcomes[1:]
     for outcome, colluding in ((half, 0.5), (none, 0)):
-        contract = Contract(trust="pooled", colluding=colluding)
+        contract = Contract(trust="distributed", colluding=colluding)
         plan = make_plan(people, training, accountant=contract, seed=0)
-        assert plan.pooled is not None
-        added = plan.pooled.share * np.sqrt(training.dimension / 8)
+        assert plan.distributed is not None
+        added = plan.distributed.share * np.sqrt(training.dimension / 8)
         assert outcome.noise_to_clip == pytest.approx(added, rel=0.1)
 
 
-@pytest.mark.parametrize("trust", ["local", "pooled"])
+@pytest.mark.parametrize("trust", ["local", "distributed"])
 def test_what_a_larger_budget_takes_off_the_noise_is_what_the_changed_scenario_has(trust):
     people = Population.from_arrays(sizes=[600] * 4, epsilon=[0.3, 0.5, 1, 4], delta=1e-5)
     training = Training(rounds=50, cohort_size=3, sampling_rate=0.2, dimension=100)

@@ -6,9 +6,9 @@ record can change by C; a batch of fixed size swaps a record in for every one ta
 change the sum by 2C. A combination without a proof cannot be built.
 
 Trust says whose noise a client counts on. *Local*: on its own alone; whoever sees its update may be
-curious and everybody else may help. *Pooled*: the server sees only the sum of a cohort's updates
-(secure aggregation), and of the members' shares of noise at least h surely are in it and unknown to
-the server. That number follows from how many others may collude and how many may vanish.
+curious and everybody else may help. *Distributed*: the server sees only the sum of a cohort's
+updates (secure aggregation), and of the members' shares of noise at least h surely are in it and
+unknown to the server. That number follows from how many others may collude and how many may vanish.
 
 The numbers that accounting is asked about are checked here as well: they broadcast like those of a
 numpy ufunc, so one call may ask about many clients.
@@ -32,7 +32,7 @@ from dpcohort.plain_text import counted
 Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
 AccountantName = Literal["tight", "paper"]
-Trust = Literal["local", "pooled"]
+Trust = Literal["local", "distributed"]
 #: What happens where the paper's noise does not certify.
 Guard = Literal["refuse", "lift"]
 #: Which expected noise a selection weighs.
@@ -72,8 +72,8 @@ class Contract:
         accountant: ``tight`` (smallest provable noise) or ``paper`` (the printed formula).
         sampler: ``poisson`` or ``fixed`` (a batch of fixed size, without replacement).
         neighbours: ``zero-out`` (one record replaced by a null record) or ``replace-one``.
-        trust: ``local`` (each client adds all the noise it needs) or ``pooled`` (the noise of a
-            cohort protects its members together, under secure aggregation).
+        trust: ``local`` (each client adds all the noise it needs) or ``distributed`` (the noise of
+            a cohort protects its members together, under secure aggregation).
         colluding: of a cohort's other members, how many may help the server: a whole number, or a
             share below 1 of them.
         dropouts: how many members may vanish after they promised their noise.
@@ -81,7 +81,7 @@ class Contract:
     Example:
         >>> Contract.of("paper").sampler, Contract.of("paper").neighbours
         ('fixed', 'replace-one')
-        >>> Contract(trust="pooled", colluding=0.5, dropouts=1).honest(10)
+        >>> Contract(trust="distributed", colluding=0.5, dropouts=1).honest(10)
         4
     """
 
@@ -116,13 +116,13 @@ class Contract:
                 name,
                 given=getattr(self, name),
                 allowed="0 where trust = 'local', in which everybody else may collude",
-                next_step="To count on others under secure aggregation set trust = 'pooled'.",
+                next_step="To count on others under secure aggregation set trust = 'distributed'.",
             )
 
     @property
-    def is_pooled(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether a client counts on the noise of others."""
-        return self.trust == "pooled"
+        return self.trust == "distributed"
 
     def honest(self, cohort_size: int) -> int:
         """h: members of a cohort, oneself among them, whose shares of noise surely remain.
@@ -130,7 +130,7 @@ class Contract:
         Raises:
             InputError: more may collude or vanish than there are others.
         """
-        if not self.is_pooled:
+        if not self.is_distributed:
             return 1
         others = cohort_size - 1
         colluding = self.colluders(cohort_size)
@@ -147,7 +147,7 @@ class Contract:
         """How many of a cohort's other members may help the server; a share is rounded up.
 
         Example:
-            >>> Contract(trust="pooled", colluding=0.07).colluders(101)
+            >>> Contract(trust="distributed", colluding=0.07).colluders(101)
             7
         """
         if self.colluding >= 1:
@@ -158,7 +158,7 @@ class Contract:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a plan's file has them; trust only where it is not local."""
         plain = asdict(self)
-        if not self.is_pooled:
+        if not self.is_distributed:
             for name in ("trust", "colluding", "dropouts"):
                 del plain[name]
         return plain

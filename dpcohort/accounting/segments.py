@@ -218,7 +218,7 @@ def check_contract(before: Sequence[Segment], contract: Contract, cohort_size: i
         cohort_size: its K.
 
     Example:
-        >>> check_contract((), Contract(trust="pooled", colluding=1), 4)
+        >>> check_contract((), Contract(trust="distributed", colluding=1), 4)
     """
     neighbours = contract.neighbours
     for segment in before:

@@ -27,8 +27,8 @@ from dpcohort.accounting.charges import Charge, Paid, after_charges
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract, Guard
 from dpcohort.accounting.deployed_noise import DeployedNoise, deploy_noise, noise_after
+from dpcohort.accounting.distributed import adaptive_under_distributed_trust
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.pooled import adaptive_under_pooled_trust
 from dpcohort.accounting.segments import Segment
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
@@ -99,8 +99,8 @@ def make_adaptive_plan(
     else:
         check_members("adaptive", rule, rule)
         chosen = rule
-    if contract.is_pooled:
-        raise adaptive_under_pooled_trust(chosen.name)
+    if contract.is_distributed:
+        raise adaptive_under_distributed_trust(chosen.name)
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     terms = None
     if chosen.statistic is not None:

@@ -37,8 +37,10 @@ class Cohort:
         noise_multipliers: z of each draw.
         batch_sizes: B of each draw.
         noise_stds: z C / B of each draw, the noise on its mean gradient in one local step.
-        weights: factor on each draw's mean gradient where noise is pooled; None where it is not.
-        shares: noise that each draw adds to the sum of all, in units of C, where noise is pooled.
+        weights: factor on each draw's mean gradient where noise is distributed; None where it is
+            not.
+        shares: noise that each draw adds to the sum of all, in units of C, where noise is
+    distributed.
     """
 
     round: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dpcohort.audit.canaries import canary, epsilon_lower_bound, one_run
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
+from dpcohort.audit.distributed import DistributedClaim, masked_sum
 from dpcohort.audit.noise import freshness, mean_noise, noise_law, noise_tail
-from dpcohort.audit.pooled import PooledClaim, pooled_sum
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import Isolation, erasure, isolation, sensitivity
@@ -22,13 +22,13 @@ from dpcohort.audit.under_test import (
 
 __all__ = [
     "Claim",
+    "DistributedClaim",
     "EngineUnderTest",
     "Finding",
     "GradientProbe",
     "GuardUnderTest",
     "Isolation",
     "ModelsUnderTest",
-    "PooledClaim",
     "PrivateTraining",
     "StepUnderTest",
     "audit_training",
@@ -38,11 +38,11 @@ __all__ = [
     "freshness",
     "isolation",
     "last_bits",
+    "masked_sum",
     "mean_noise",
     "noise_law",
     "noise_tail",
     "one_run",
-    "pooled_sum",
     "predictability",
     "sampler",
     "sensitivity",

@@ -9,8 +9,8 @@ from typing import Any
 
 from dpcohort.audit.canaries import canary, one_run
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
+from dpcohort.audit.distributed import example_plan, masked_sum
 from dpcohort.audit.noise import freshness, noise_law, noise_tail
-from dpcohort.audit.pooled import example_plan, pooled_sum
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import erasure, sensitivity
@@ -32,7 +32,7 @@ def audit_training(
     normals: int = FULL_NORMALS,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """Run tests A to E, J and K; for a private claim also G, H and I, for pooled noise L.
+    """Run tests A to E, J and K; for a private claim also G, H and I, for distributed noise L.
 
     (Test F, ``mean_noise``, is for trainings that show only the mean of their draws.)
 
@@ -70,9 +70,9 @@ def audit_training(
             yield last_bits(training, claim, seed=seed)
         yield erasure(training, claim, trials=400 if full else 36, **common)
         yield one_run(training, claim, canaries=2000 if full else 500, **common)
-        if getattr(training, "pooled", False):
+        if getattr(training, "distributed", False):
             plan = example_plan(claim.sampler, claim.clip)
-            yield pooled_sum(training.sums, plan, **common)  # type: ignore[attr-defined]
+            yield masked_sum(training.sums, plan, **common)  # type: ignore[attr-defined]
 
     findings = []
     for finding in tests():

@@ -3,10 +3,10 @@
 
 **Engines.** The model is linear and its loss is its output, so the gradient of a record is its
 input. Its parameters lie in two layers, so that clipping layer by layer would show. Hostile models
-have the same gradients and arithmetic that breaks down on the way there. Where noise is pooled,
-every step of every draw is a round of its own, in which the client has company that holds nothing:
-what is shown is the sum of that cohort, whose noise and weights are such that the client under test
-has the claimed noise multiplier.
+have the same gradients and arithmetic that breaks down on the way there. Where noise is
+distributed, every step of every draw is a round of its own, in which the client has company that
+holds nothing: what is shown is the sum of that cohort, whose noise and weights are such that the
+client under test has the claimed noise multiplier.
 
 **The guard** trains a classifier by cross-entropy. The probe's scores are always (0, 0), so the
 loss of class 0 has the slope -1/2 in the first score; the first score is built to have the slope -2
@@ -36,12 +36,12 @@ from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
-from dpcohort.accounting.pooled import Pooled
+from dpcohort.accounting.distributed import NoiseShares
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
 from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
 from dpcohort.audit.claims import Claim, PrivateTraining
-from dpcohort.audit.pooled import PooledClaim, public_clients, stacked
+from dpcohort.audit.distributed import DistributedClaim, public_clients, stacked
 from dpcohort.data import dataset_from_arrays
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
@@ -73,7 +73,7 @@ HOSTILE = (
     "weights of 1e38",
     "weights that are not numbers",
 )
-_WEIGHT = 0.5  # of a pooled client under test; powers of two scale floats exactly
+_WEIGHT = 0.5  # of a distributed client under test; powers of two scale floats exactly
 _COMPANY = (0.25,)  # what records of its company may do, against its own
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
@@ -161,7 +161,8 @@ class EngineUnderTest:
         draws_per_pass: of the batched engine; None is its default.
         merged_noise: with one noise vector a round for all last local steps. What is shown is then
             the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
-        pooled: with pooled noise, see above; ``sums`` then trains by a plan's whole claim.
+        distributed: with distributed noise, see above; ``sums`` then trains by a plan's whole
+            claim.
         device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
         private: take batches and noise from the operating system, as a deployment does, and not
             from the seed.
@@ -180,7 +181,7 @@ class EngineUnderTest:
     raw: bool = False
     draws_per_pass: int | None = None
     merged_noise: bool = False
-    pooled: bool = False
+    distributed: bool = False
     device: str = "cpu"
     private: bool = False
     dtype: torch.dtype = torch.float64
@@ -209,12 +210,14 @@ class EngineUnderTest:
     ) -> FloatArray:
         """Updates [rounds, draws, D], or means [rounds, 1, D]; the step size is 1."""
         size, dimension = gradients.shape
-        if self.pooled:
+        if self.distributed:
             steps = np.tile(cohorts.reshape(1, -1), (local_steps, 1))  # first all first steps
-            pooled = _pooled_claim(claim, steps.reshape(-1), size=size, batch_size=batch_size)
+            distributed = _distributed_claim(
+                claim, steps.reshape(-1), size=size, batch_size=batch_size
+            )
             company = [np.zeros((1, dimension))] * len(_COMPANY)
             held = [gradients] * (int(cohorts.max()) + 1) + company
-            found = self.sums(pooled, held, seed=seed) / _WEIGHT
+            found = self.sums(distributed, held, seed=seed) / _WEIGHT
             steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
         plan = step_plan(
@@ -225,8 +228,10 @@ class EngineUnderTest:
         whose["offsets"] = np.arange(clients + 1) * size
         return self._released(plan, gradients, whose, seed)
 
-    def sums(self, claim: PooledClaim, gradients: Sequence[FloatArray], *, seed: int) -> FloatArray:
-        """What the server learns in each round of a claim with pooled noise, [rounds, D].
+    def sums(
+        self, claim: DistributedClaim, gradients: Sequence[FloatArray], *, seed: int
+    ) -> FloatArray:
+        """What the server learns in each round of a claim with distributed noise, [rounds, D].
 
         Args:
             claim: cohorts, weights, shares.
@@ -278,11 +283,13 @@ class EngineUnderTest:
             [experiment],
             loss=output_itself,
             draws_per_pass=self.draws_per_pass,
-            workers=1 if self.pooled else None,  # its draws are not worth a thread
+            workers=1 if self.distributed else None,  # its draws are not worth a thread
         )
 
 
-def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int) -> PooledClaim:
+def _distributed_claim(
+    claim: Claim, clients: IntArray, *, size: int, batch_size: int
+) -> DistributedClaim:
     """A round for each of these clients, with company; all members are honest."""
     own, company = int(clients.max()) + 1, len(_COMPANY)
     influence = _WEIGHT / batch_size
@@ -293,18 +300,18 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
     others = np.tile(np.arange(own, own + company), (clients.size, 1))
     cohorts = np.concatenate([clients[:, None], others], axis=1)
     multipliers = claim.noise_multiplier * influence * batches / weights
-    return PooledClaim(
+    return DistributedClaim(
         training=Training(
             rounds=clients.size, cohort_size=1 + company, batch_size=batch_size, clip=claim.clip
         ),
         schedule=Schedule(cohorts=cohorts, clients=sizes.size),
-        contract=Contract.of("tight", claim.sampler, trust="pooled"),
+        contract=Contract.of("tight", claim.sampler, trust="distributed"),
         population=public_clients(sizes),
         noise_multipliers=multipliers,
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,
         sampling_rates=batches / sizes,
-        pooled=Pooled(
+        distributed=NoiseShares(
             weights=weights,
             shares=np.full(sizes.size, share),
             honest=1 + company,

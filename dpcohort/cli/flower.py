@@ -40,10 +40,10 @@ def demo(
     ),
     rounds: Annotated[int, Option(min=1, max=100, help="Rounds of the run.")] = 3,
     keep: Annotated[Path | None, Option(help="Keep kit, ledgers and logs in this folder.")] = None,
-    pooled: Annotated[
+    distributed: Annotated[
         bool,
         Option(
-            "--pooled",
+            "--distributed",
             help="Pool the noise: the server sees masked sums only, and promises count on other "
             "clients. Says on how many, and the epsilon if all others collude.",
         ),
@@ -67,7 +67,7 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
         signal.signal(number, _interrupt)
-    result = run_demo(out, rounds=rounds, say=tell, keep=keep, pooled=pooled)
+    result = run_demo(out, rounds=rounds, say=tell, keep=keep, distributed=distributed)
     if as_json:
         print_json(result)
         return
@@ -77,17 +77,17 @@ def demo(
             "its own ledger"
         )
     verified = result["verification"]
-    counting = f"with {verified['honest']} honest members in each cohort, " if pooled else ""
+    counting = f"with {verified['honest']} honest members in each cohort, " if distributed else ""
     say(
         f"{result['check'][:1].upper()}{result['check'][1:]}. {verified['clients']} receipts "
         f"verified: {counting}no client spent more than it promised. "
         f"{result['seconds']:.0f} s in all; every process has ended."
     )
-    if pooled:
+    if distributed:
         say(
-            "Noise was pooled: the server saw masked sums, and no client's update. If all others "
-            f"collude, a client has spent up to epsilon {verified['alone_epsilon']:.4g}, whatever "
-            "it promised."
+            "Noise was distributed: the server saw masked sums, and no client's update. If all "
+            f"others collude, a client has spent up to epsilon {verified['alone_epsilon']:.4g}, "
+            "whatever it promised."
         )
     say(f"Run: {out}   Next: dpcohort verify {out}")
 
@@ -116,7 +116,9 @@ def init(
     ] = False,
     members: Annotated[
         Path | None,
-        Option(metavar="FILE.toml", help="Where noise is pooled: each owner's key, by client."),
+        Option(
+            metavar="FILE.toml", help="Where noise is distributed: each owner's key, by client."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

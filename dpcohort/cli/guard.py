@@ -204,7 +204,7 @@ def new(
     user: Annotated[list[str] | None, Option(help="A user that may ask; may be repeated.")] = None,
     members: Annotated[
         Path | None,
-        Option(metavar="FILE.toml", help="Where noise is pooled: everybody's key, by name."),
+        Option(metavar="FILE.toml", help="Where noise is distributed: everybody's key, by name."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
@@ -237,7 +237,7 @@ def identity(
     path: Annotated[Path, Argument(help="The file, new or there.")] = Path("identity.key"),
     as_json: JsonOption = False,
 ) -> None:
-    """Make a client's secret for pooled noise, once, and say its public key, which others pin."""
+    """Make a client's secret for distributed noise, once and say its public key, for others to pin."""
     from dpcohort.deploy.guard.files import load_identity, make_identity
 
     made = not path.exists()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.accounting.pooled import agreeing_members, trust_terms
+from dpcohort.accounting.distributed import agreeing_members, trust_terms
 from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
@@ -112,7 +112,7 @@ def plan(
 
 def _say_undeployable(made: "Plan") -> None:
     """That members may collude or vanish in numbers with which no masked sum is agreed on."""
-    if made.pooled is None:
+    if made.distributed is None:
         return
     trust = trust_terms(made.contract, made.training.cohort_size)
     members, colluding = trust["cohort_size"], trust["colluding"]
@@ -151,8 +151,8 @@ def explain(
 ) -> None:
     """Say why a client has its probability and noise, and what would change them.
 
-    Without a client, of a config, a list of clients, a plan or a run: what pooled noise would be
-    worth to these clients, before anything is trained.
+    Without a client, of a config, a list of clients, a plan or a run: what distributed noise would
+    be worth to these clients, before anything is trained.
     """
     alone = Path(client)
     if source is None and clients is None and _is_source(alone):
@@ -240,7 +240,7 @@ def what_if(
         Argument(
             help="eta, bias_cap, epsilon (of --client), or any key of the sections "
             "training, selection, privacy, population, data, model or tuning, such as rounds, "
-            "sampling_rate, training.clip or model.name; trust compares local with pooled "
+            "sampling_rate, training.clip or model.name; trust compares local with distributed "
             "noise, and takes a saved plan as well."
         ),
     ],
@@ -265,8 +265,8 @@ def what_if(
     if setting.rpartition(".")[2] == "trust":
         if values is not None or client is not None:
             raise InputError.because(
-                "what-if trust compares local with pooled noise for all clients; leave --values "
-                "and --client out."
+                "what-if trust compares local with distributed noise for all clients; leave "
+                "--values and --client out."
             )
         _print_trust(_scenario_of(source, clients, changes), as_json=as_json)
         return
@@ -292,7 +292,9 @@ def what_if(
     if as_json:
         print_json({"setting": setting, "outcomes": outcomes})
     else:
-        _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
+        _print_outcomes(
+            setting, outcomes, client, letter="w" if config.contract.is_distributed else "p"
+        )
 
 
 def _refuse_adaptive(config: "Config") -> None:
@@ -329,15 +331,15 @@ def _scenario_of(
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, changes)
         _refuse_adaptive(config)
-        pooled = ["privacy.trust=pooled"]
+        distributed = ["privacy.trust=distributed"]
         if config.training.cohort_size < 2:  # all clients in every cohort are looked at as well
-            pooled.append("training.cohort_size=2")
-        config.with_overrides(pooled)  # refuses what goes with local trust alone
+            distributed.append("training.cohort_size=2")
+        config.with_overrides(distributed)  # refuses what goes with local trust alone
         return _scenario(config)
     made = plan_from(source, clients, changes)
     if made.adaptive is not None:
         raise InputError.because(
-            f"the rule {made.rule} chooses each cohort from updates, and a pooled sum "
+            f"the rule {made.rule} chooses each cohort from updates, and a distributed sum "
             "has none; trust can be compared for planned rules."
         )
     return Scenario.of(made)
@@ -357,18 +359,18 @@ def _print_trust(scenario: "Scenario", *, as_json: bool) -> None:
         table.add_row(
             one.trust,
             str(one.cohort_size),
-            str(one.honest) if one.trust == "pooled" else "-",
+            str(one.honest) if one.trust == "distributed" else "-",
             f"{one.noise_to_clip:.4g} C",
             f"{one.gain:.3g} x",
             f"{one.bias / 2:.1%}",
-            pays if one.trust == "pooled" else "-",
+            pays if one.trust == "distributed" else "-",
         )
     console.print(table)
     console.print(
         "noise: on a round's mean gradient, in units of the clip C; gain: how many times less "
         "variance than everybody's own noise at the same weights; moved: weight that goes to other "
         "clients than by size (less noise lets a rule move less); pays from: honest members from "
-        "which on pooled noise is less than everybody's own."
+        "which on distributed noise is less than everybody's own."
     )
     if found.limit is not None:
         console.print(

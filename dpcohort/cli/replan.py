@@ -173,7 +173,7 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
             row["draws"] = int(new.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
             row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
-            if new.pooled is not None:
+            if new.distributed is not None:
                 row["alone_epsilon"] = float(new.certificate.alone_epsilon[k]) + paid
         if delta == delta and (past.steps or paid):
             row["spent"] = paid + (past.epsilon(delta) if past.steps else 0.0)
@@ -187,7 +187,7 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
     from rich.text import Text
 
     table = new_table("client", "change", close=True, overflow="fold")
-    alone = [] if plan.pooled is None else ["alone"]
+    alone = [] if plan.distributed is None else ["alone"]
     for title in ("epsilon", "spent", "in the end", *alone, "draws", "noise z"):
         table.add_column(title, justify="right", no_wrap=True)
     order = sorted(changes, key=lambda row: row["change"] == "stays")

@@ -423,7 +423,7 @@ def round_sentence(record: RoundRecord, run: Run) -> str:
     added = added_noise(record, run)
     low, high = min(added), max(added)
     noise = f"noise {low:.3g} to {high:.3g}"
-    if run.plan.pooled is not None:
+    if run.plan.distributed is not None:
         noise = f"shares of noise {low:.3g}" + (f" to {high:.3g}" if low < high else "")
     names = [run.plan.population.ids[client] for client in record.clients]
     shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
@@ -453,11 +453,11 @@ def _rows() -> Table:
 
 def _cohort(record: RoundRecord, run: Run) -> Table:
     table = _rows()
-    pooled, kind, levels = run.plan.pooled, "noise", list(record.noise_stds)
-    if pooled is not None:  # all add the same noise, and speak more or less loudly
-        kind, levels = "weight", [float(pooled.weights[client]) for client in record.clients]
+    distributed, kind, levels = run.plan.distributed, "noise", list(record.noise_stds)
+    if distributed is not None:  # all add the same noise, and speak more or less loudly
+        kind, levels = "weight", [float(distributed.weights[client]) for client in record.clients]
     largest = max(levels) or 1.0
-    pairs = sorted(zip(levels, record.clients, strict=True), reverse=pooled is not None)
+    pairs = sorted(zip(levels, record.clients, strict=True), reverse=distributed is not None)
     for level, client in pairs[:_COHORT]:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"

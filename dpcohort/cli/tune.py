@@ -297,7 +297,7 @@ def worth(
         print_json({**found.to_dict(), **told})
         return
     _print_curve(found)
-    _print_gains(found, weighted=config.contract.is_pooled)
+    _print_gains(found, weighted=config.contract.is_distributed)
     _explain_score(found.scored_by)
     say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
     if needed is not None and target is not None:

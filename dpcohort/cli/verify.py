@@ -100,8 +100,8 @@ def _print_verification(verification: Verification) -> None:
     if verification.alone_epsilon is not None:
         honest = counted(verification.honest, "honest member")
         console.print(
-            f"  pooled: that counts on {honest} of each cohort; if all others collude, a client "
-            f"has spent epsilon {verification.alone_epsilon:.4g} at most"
+            f"  distributed: that counts on {honest} of each cohort; if all others collude, a "
+            f"client has spent epsilon {verification.alone_epsilon:.4g} at most"
         )
     for finding in verification.findings[:_SHOWN]:
         say(f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}")
@@ -252,9 +252,9 @@ def audit(
         str | None,
         Option(
             metavar="A,B",
-            help="Of our trainings only these: batched, reference, pooled, guard, simulation. By "
-            "default all, without --full all but the slow reference. With --adversarial: batched, "
-            "reference, reports, frozen, guard, guard-reports; by default all.",
+            help="Of our trainings only these: batched, reference, distributed, guard, simulation. "
+            "By default all, without --full all but the slow reference. With --adversarial: "
+            "batched, reference, reports, frozen, guard, guard-reports; by default all.",
         ),
     ] = None,
     adversarial: Annotated[
@@ -438,7 +438,11 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     subjects: _Subjects = {
         "batched": (lambda: EngineUnderTest("batched", **deployed), True, many),
         "reference": (lambda: EngineUnderTest("reference", **deployed), True, many),
-        "pooled": (lambda: EngineUnderTest("batched", pooled=True, **deployed), True, many),
+        "distributed": (
+            lambda: EngineUnderTest("batched", distributed=True, **deployed),
+            True,
+            many,
+        ),
         "guard": (GuardUnderTest, True, FULL_NORMALS // 200),
         "simulation": (lambda: EngineUnderTest("batched", device=device), False, many),
     }

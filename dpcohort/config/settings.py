@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort.accounting.contract import Contract, Guard, NoiseModel
-from dpcohort.accounting.pooled import (
-    adaptive_under_pooled_trust,
-    refuse_unpoolable,
+from dpcohort.accounting.distributed import (
+    adaptive_under_distributed_trust,
+    refuse_undistributable,
     sum_only,
 )
 from dpcohort.clients import Population
@@ -567,8 +567,8 @@ def _build(
     if contract is not None and training is not None and settings is not None:
         told = {where for where, _ in problems}
         adaptive = checked["selection"] and kind_of_rule(file.selection.rule) == "adaptive"
-        pooled = _pooled_problems(file, contract, training, adaptive=adaptive)
-        problems += [problem for problem in pooled if problem[0] not in told]
+        distributed = _distributed_problems(file, contract, training, adaptive=adaptive)
+        problems += [problem for problem in distributed if problem[0] not in told]
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)
@@ -613,15 +613,15 @@ def _is_own_rule(kind: str, name: str) -> bool:
     return any(name in RULES[one] for one in kinds) or not any(is_rule(one, name) for one in kinds)
 
 
-def _pooled_problems(
+def _distributed_problems(
     file: ConfigFile, contract: Contract, training: Training, *, adaptive: bool | None
 ) -> list[ConfigProblem]:
-    """What does not go with trust = "pooled"."""
+    """What does not go with trust = "distributed"."""
     found: list[ConfigProblem] = []
-    if not contract.is_pooled:
+    if not contract.is_distributed:
         return found
     try:
-        refuse_unpoolable(contract, training, file.schedule.draws)
+        refuse_undistributable(contract, training, file.schedule.draws)
     except InputError as error:
         field = error.field or "privacy.trust"
         where: Where = ("schedule", "draws") if field == "draws" else tuple(field.split("."))
@@ -632,7 +632,7 @@ def _pooled_problems(
         )
         found.append((("aggregation", "rule"), str(told)))
     if adaptive:
-        told = adaptive_under_pooled_trust(file.selection.rule)
+        told = adaptive_under_distributed_trust(file.selection.rule)
         found.append((("selection", "rule"), f"selection.rule: {told}"))
     return found
 

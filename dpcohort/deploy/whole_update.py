@@ -43,7 +43,7 @@ def check_whole(terms: RunTerms) -> None:
         raise InputError.because(
             "the accepted terms are for records, and here the client as a whole is protected: "
             "sampling_rate must be 1, local_steps 1 and neighbours 'replace-one', without reports "
-            "and pooled noise."
+            "and distributed noise."
         )
 
 

@@ -30,8 +30,8 @@ Private draws, whose streams have no seed, go one by one on every device: each r
 computed as nothing but a function of it and the weights (``isolated``), clipped and cut to integers
 by itself, the integers are added, and noise of a cryptographic stream is added to their sum
 (``lattice``). What a record contributes is then bounded by construction, and no bit of it depends
-on the records beside it. Where noise is pooled the integers of all draws of a round are added, in
-any order, and their sum gets its noise once.
+on the records beside it. Where noise is distributed the integers of all draws of a round are added,
+in any order, and their sum gets its noise once.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class BatchedEngine(Engine):
 
         They lie in memory that the next call uses again. With merged noise they are rows whose sum
         is that of the updates, without the noise of their last steps. Of a private experiment with
-        pooled noise there is one row, that sum with its noise. Where ranks share a round, the first
-        of them has all rows and another has its share.
+        distributed noise there is one row, that sum with its noise. Where ranks share a round, the
+        first of them has all rows and another has its share.
         """
         updates = self._memory_for_updates(parameters, cohorts)
         self.ranks.begin(parameters, cohorts)
@@ -367,7 +367,7 @@ class BatchedEngine(Engine):
         idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
         for network in self.networks:
             idle.put(network)
-        pooled = {
+        distributed = {
             e: torch.zeros(self._dimension, dtype=torch.int64, device=self._device)
             for e, experiment in enumerate(self._experiments)
             if experiment.releases_sums
@@ -379,8 +379,8 @@ class BatchedEngine(Engine):
             network = idle.get()
             draws, turn = task
             try:
-                if draws[0].number in pooled:
-                    self._add_integers(network, draws[0], parameters, pooled[draws[0].number])
+                if draws[0].number in distributed:
+                    self._add_integers(network, draws[0], parameters, distributed[draws[0].number])
                 elif turn is None:
                     self._run(network, draws, parameters, updates)
                 else:
@@ -408,7 +408,7 @@ class BatchedEngine(Engine):
                 list(done)
                 self._ready = ready
             self.ranks.collect(self._all_updates, self.ranks.share(len(self._all_updates)))
-            for e, total in pooled.items():
+            for e, total in distributed.items():
                 self.ranks.add(total)
                 if self.ranks.leads:  # noise once, on the integers of all ranks
                     one = self._experiments[e]
@@ -624,7 +624,7 @@ class BatchedEngine(Engine):
     def _add_integers(
         self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor], total: Tensor
     ) -> None:
-        """Add a draw's clipped gradients to the integers of its cohort, whose noise is pooled."""
+        """Add a draw's clipped gradients to the integers of its cohort, with distributed noise."""
         lattice = member_lattice(draw.cohort, draw.experiment.plan, draw.position)
         if lattice is not None:
             own = self._private_sum(network, draw, 0, parameters[draw.number], lattice)
@@ -701,7 +701,7 @@ class BatchedEngine(Engine):
         )
 
     def _own_rows(self, cohorts: Sequence[Cohort]) -> list[range]:
-        """The rows of each experiment that this rank computes; of a pooled sum, the draws."""
+        """The rows of each experiment that this rank computes; of a distributed sum, the draws."""
         counts = [self._row_count(e, len(cohort)) for e, cohort in enumerate(cohorts)]
         mine, own, before = self.ranks.share(sum(counts)), [], 0
         for e, count in enumerate(counts):

@@ -22,8 +22,8 @@ them without the noise of their last step: the switch is therefore refused where
 drawn again, and with every rule but the plain mean. What is accounted for is the same mechanism, so
 plans, ledgers and receipts stay as they are.
 
-**Pooled noise** is merged by nature: under secure aggregation nobody sees single updates, and the
-noise on a cohort's sum is that of all its members' shares. Draws are weighted by the plan. A
+**Distributed noise** is merged by nature: under secure aggregation nobody sees single updates, and
+the noise on a cohort's sum is that of all its members' shares. Draws are weighted by the plan. A
 simulation draws that noise as above. A private run on one machine, which releases models only, adds
 up the integers of all draws on one lattice and releases their sum, once a round, with one draw of
 noise from a cryptographic stream: nothing else of a round leaves the engine.
@@ -47,7 +47,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
-from dpcohort.accounting.pooled import Pooled, common_lattice
+from dpcohort.accounting.distributed import NoiseShares, common_lattice
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
@@ -103,16 +103,16 @@ class Experiment:
     adds_row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.pooled is not None and type(self.aggregation) is not Mean:
+        if self.distributed is not None and type(self.aggregation) is not Mean:
             raise InputError.because(
                 f"{type(self.aggregation).__name__} needs single updates, and where trust is "
-                "pooled the server sees their sum only. Use the aggregation mean."
+                "distributed the server sees their sum only. Use the aggregation mean."
             )
-        if self.pooled is not None and self.plan.training.local_steps > 1:
+        if self.distributed is not None and self.plan.training.local_steps > 1:
             raise InputError(
                 "local_steps",
                 given=self.plan.training.local_steps,
-                allowed="1 where trust is pooled: between two steps there is no noise of others",
+                allowed="1 with distributed trust: between two steps there is no noise of others",
             )
         if self.releases_sums:  # what no lattice holds is refused before anything is computed
             for t in range(len(self.plan.schedule.cohorts)):
@@ -121,19 +121,19 @@ class Experiment:
             refuse_unmergeable(self.streams, self.aggregation)
 
     @property
-    def pooled(self) -> Pooled | None:
-        """Weights and shares of noise where trust is pooled."""
-        return getattr(self.plan, "pooled", None)
+    def distributed(self) -> NoiseShares | None:
+        """Weights and shares of noise where trust is distributed."""
+        return getattr(self.plan, "distributed", None)
 
     @property
     def only_sum_counts(self) -> bool:
         """Whether updates come without the noise of their last step, which their sum gets once."""
-        return self.merged_noise or self.pooled is not None
+        return self.merged_noise or self.distributed is not None
 
     @property
     def releases_sums(self) -> bool:
         """Whether only the sum of a cohort's updates, with its noise, leaves the engine."""
-        return self.pooled is not None and not self.streams.is_reproducible
+        return self.distributed is not None and not self.streams.is_reproducible
 
     @property
     def server_step(self) -> ServerStep:
@@ -219,11 +219,11 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
             next_step="Make the plan again: the schedule and the noise do not belong together.",
         )
     batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
-    pooled: Pooled | None = getattr(plan, "pooled", None)
+    distributed: NoiseShares | None = getattr(plan, "distributed", None)
     weights = shares = None
-    if pooled is not None:
-        weights, shares = pooled.weights[clients], pooled.shares[clients]
-        _check_pooled(clients, multipliers * weights / batches, shares, pooled.honest)
+    if distributed is not None:
+        weights, shares = distributed.weights[clients], distributed.shares[clients]
+        _check_distributed(clients, multipliers * weights / batches, shares, distributed.honest)
     return Cohort(
         round=round,
         clients=clients,
@@ -236,7 +236,9 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
     )
 
 
-def _check_pooled(clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int) -> None:
+def _check_distributed(
+    clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int
+) -> None:
     """Refuse a cohort that does not hold the noise that was accounted for.
 
     Args:
@@ -246,7 +248,7 @@ def _check_pooled(clients: IntArray, needed: FloatArray, shares: FloatArray, hon
         honest: h, how many of the shares are sure to be there, a member's own among them.
     """
     if np.unique(clients).size < clients.size:
-        raise InputError.because("a client is twice in a cohort whose noise is pooled.")
+        raise InputError.because("a client is twice in a cohort whose noise is distributed.")
     squares = np.asarray(shares, dtype=np.float64) ** 2
     least = np.sort(squares)[:honest]
     sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
@@ -418,7 +420,7 @@ def merged_std(noise_stds: FloatArray, step_size: float) -> float:
 
 
 def member_lattice(cohort: Cohort, plan: Plan, position: int) -> Lattice | None:
-    """The lattice of one draw of a pooled cohort; those of all have one unit in their sum.
+    """The lattice of one draw of a distributed cohort; those of all have one unit in their sum.
 
     Args:
         cohort: with weights and shares.
@@ -454,7 +456,7 @@ def _common_lattice(cohort: Cohort, plan: Plan) -> tuple[float, FloatArray, int]
 def release_sum(
     total: Tensor, cohort: Cohort, experiment: Experiment, *, dtype: torch.dtype
 ) -> Tensor:
-    """The sum of a pooled cohort's updates with the noise of all its shares: what may leave.
+    """The sum of a distributed cohort's updates with the noise of all its shares: what may leave.
 
     Args:
         total: [D] int64, the integers of all draws on ``member_lattice``. SENSITIVE.

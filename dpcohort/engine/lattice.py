@@ -19,9 +19,9 @@ is kept to a quarter of a millionth of C.
    which is a function of the noisy sum: post-processing, useless but private.
 3. ``round(2^e Z)`` with Z standard normal is added to every coordinate.
 
-Clients whose noise is pooled add up on one lattice: with one e for all of them, and 2^e the noise
-that they have together, a record of client k may move the sum by 2^e / z_k, z_k being that noise
-against what its weight lets a record do (``experiment``).
+Clients whose noise is distributed add up on one lattice: with one e for all of them, and 2^e the
+noise that they have together, a record of client k may move the sum by 2^e / z_k, z_k being that
+noise against what its weight lets a record do (``experiment``).
 
 So the sum of step 3 is the Gaussian mechanism with noise multiplier z, rounded. All that follows,
 the division by B, the step, the model, uses these integers and public numbers only.

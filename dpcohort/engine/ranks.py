@@ -11,7 +11,7 @@ first rank would have written them. No sum of floating-point numbers is taken ac
 number of ranks changes no bit. Integers of a private sum are added, which is exact in any order.
 
 What ranks tell each other is not encrypted and may be without noise (merged noise, the integers of
-a pooled sum): all of them are one party, on machines and a network that it alone uses.
+a distributed sum): all of them are one party, on machines and a network that it alone uses.
 
 Small messages go over the CPU (gloo). Rows on GPUs go from GPU to GPU (nccl) where every rank has
 one of its own, and over the CPU where several share one.

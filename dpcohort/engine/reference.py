@@ -97,7 +97,7 @@ class ReferenceEngine(Engine):
         return lattice.release(total, key, scale=1 / draw.batch_size, dtype=weights.dtype)  # 17
 
     def _private_sum(self, draws: Sequence[Draw], weights: Tensor) -> Tensor:
-        """Lines 10 to 19 of a whole cohort whose noise is pooled: one sum, and its noise once."""
+        """Lines 10 to 19 of a whole cohort with distributed noise: one sum, and its noise once."""
         experiment, cohort = draws[0].experiment, draws[0].cohort
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
         for draw in draws:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.pooled import (
-    Pooled,
-    adaptive_under_pooled_trust,
+from dpcohort.accounting.distributed import (
+    NoiseShares,
+    adaptive_under_distributed_trust,
     common_lattice,
-    refuse_unpoolable,
+    refuse_undistributable,
     refuse_weightless,
     with_lattice,
 )
@@ -155,7 +155,7 @@ class DistributedNoise(Noise):
 
     kind: ClassVar[str] = "distributed"
 
-    pool: Pooled
+    pool: NoiseShares
 
     @property
     def honest(self) -> int:
@@ -172,9 +172,9 @@ class DistributedNoise(Noise):
         """Refuse shares that do not carry the multipliers, or that no lattice of sums holds."""
         _check_kind(contract, distributed=True)
         if not isinstance(participation, FixedCohorts):
-            raise adaptive_under_pooled_trust(participation.rule_name)
+            raise adaptive_under_distributed_trust(participation.rule_name)
         schedule, pool = participation.schedule, self.pool
-        refuse_unpoolable(contract, training, schedule.draws)
+        refuse_undistributable(contract, training, schedule.draws)
         if pool.weights.size != len(population):
             raise InputError.because(
                 f"the weights are for {pool.weights.size} clients but the population has "
@@ -213,7 +213,7 @@ class DistributedNoise(Noise):
         )
         ordered = np.sort(cohorts, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
-            raise InputError.because("a client is twice in a cohort whose noise is pooled.")
+            raise InputError.because("a client is twice in a cohort whose noise is distributed.")
 
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
         """Noise multiplier of each own share; of public clients too, as it protects the others."""
@@ -245,9 +245,10 @@ class DistributedNoise(Noise):
 
 
 def _check_kind(contract: Contract, *, distributed: bool) -> None:
-    if contract.is_pooled != distributed:
+    if contract.is_distributed != distributed:
         raise InputError.because(
-            "trust is pooled in the contract or in the plan, but not in both; make the plan again."
+            "trust is distributed in the contract or in the plan, but not in both; make the plan "
+            "again."
         )
 
 
@@ -266,7 +267,7 @@ def noise_from_dict(
     for name in ("honest", "exponent", "modulus_bits"):
         if type(values[name]) is not int:  # 3.0 would have another hash than 3
             raise InputError(f"noise.{name}", given=values[name], allowed="a whole number")
-    pool = Pooled(
+    pool = NoiseShares(
         weights=np.array(values["weights"], dtype=np.float64),
         shares=np.broadcast_to(
             np.array(values["shares"], dtype=np.float64), multipliers.shape

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
-from dpcohort.accounting.pooled import trust_in_words, trust_terms
+from dpcohort.accounting.distributed import trust_in_words, trust_terms
 from dpcohort.clients import Population
 from dpcohort.plain_text import counted, one_line
 from dpcohort.planning.noise import DistributedNoise, Noise

@@ -19,11 +19,11 @@ from dpcohort.runs.run import Run
 
 
 def added_noise(record: RoundRecord, run: Run) -> list[float]:
-    """What each draw of a round really added: where noise is pooled, its share."""
-    pooled = run.plan.pooled
-    if pooled is None:
+    """What each draw of a round really added: where noise is distributed, its share."""
+    distributed = run.plan.distributed
+    if distributed is None:
         return list(record.noise_stds)
-    shares = pooled.shares[list(record.clients)] * run.plan.training.clip
+    shares = distributed.shares[list(record.clients)] * run.plan.training.clip
     return [float(share) for share in shares]
 
 

@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import (
     private_clients,
     read_charge,
 )
-from dpcohort.accounting.pooled import refuse_unpoolable, sum_only
+from dpcohort.accounting.distributed import refuse_undistributable, sum_only
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -555,7 +555,7 @@ def configured_plan(
             **common,
         )
     try:
-        refuse_unpoolable(config.contract, training, config.draws, len(population))
+        refuse_undistributable(config.contract, training, config.draws, len(population))
     except InputError as error:
         raise config.problem("training", error) from None
     return make_plan(
@@ -877,7 +877,7 @@ def aggregation_for(
             allowed="the name of a rule, or an object with combine(updates, cohort)",
             next_step="See: dpcohort rules",
         )
-    if plan.pooled is not None and type(made) is not Mean:
+    if plan.distributed is not None and type(made) is not Mean:
         raise sum_only(
             f"the aggregation {getattr(made, 'name', type(made).__name__)} needs single updates",
             "the aggregation mean",

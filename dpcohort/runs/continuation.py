@@ -94,8 +94,8 @@ def replan(
     joins, and epsilon, delta and size may have changed; an epsilon is the promise for everything,
     past and future. Rule, cohort size, clip and contract stay those of the run.
 
-    Where noise is pooled nobody is twice in a cohort. If everybody was in every round and fewer
-    stay, all who stay are in every round.
+    Where noise is distributed nobody is twice in a cohort. If everybody was in every round and
+    fewer stay, all who stay are in every round.
 
     Args:
         run: the run folder.
@@ -209,7 +209,7 @@ def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: 
     size = old.training.cohort_size
     if asked is not None:
         size = whole_number("cohort_size", asked, at_least=1)
-    if old.pooled is None:
+    if old.distributed is None:
         return size
     contract, stay = old.contract, len(people)
     if asked is None and size == len(old.population):
@@ -217,7 +217,7 @@ def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: 
     if asked is None and size > stay:
         raise InputError.because(
             f"cohorts have {size} members, {stay} clients go on, and nobody may be twice in a "
-            f"cohort whose noise is pooled. Say a size up to {stay}: --cohort-size N (in Python "
+            f"cohort with distributed noise. Say a size up to {stay}: --cohort-size N (in Python "
             "cohort_size=N)."
         )
     spent = [one for one in before if any(history.steps for history in one.spent.values())]
@@ -323,7 +323,7 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
             for k, h in events.items()
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
-        honest=1 if plan.pooled is None else plan.pooled.honest,
+        honest=1 if plan.distributed is None else plan.distributed.honest,
     )
 
 

@@ -158,7 +158,8 @@ class HeardGroup:
         epsilon_low: smallest budget among them; None for public clients.
         epsilon_high: largest.
         record_share: their share of all records.
-        draw_share: their share of all draws counted, each with its weight where noise is pooled.
+        draw_share: their share of all draws counted, each with its weight where noise is
+            distributed.
         heard: draw share over record share; 1 is in proportion to their data.
         noise_std: root mean square of z / B over their draws: noise on the mean gradient over C.
     """
@@ -209,11 +210,11 @@ def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup
     population = plan.population
     is_public = bool(population.public[part[0]])
     records = float(population.sizes[part].sum() / population.total_size)
-    if plan.pooled is None:
+    if plan.distributed is None:
         loud: FloatArray = draws.astype(np.float64)
         levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
     else:
-        loud, levels = draws * plan.pooled.weights, plan.pooled.shares[part]
+        loud, levels = draws * plan.distributed.weights, plan.distributed.shares[part]
     draw_share = float(loud[part].sum()) / max(1e-300, float(loud.sum()))
     times, squares = int(draws[part].sum()), float((draws[part] * levels**2).sum())
     epsilon = population.epsilon[part]

@@ -263,8 +263,8 @@ class Job(TrainingJob):
         rules = [self.plan.rule] + ([] if combined is None else [combined["rule"]])
         if self.plan.reports.are_raw:
             rules.append("raw reports, NOT PRIVATE")
-        if self.plan.pooled is not None:
-            rules.append(f"pooled ({self.plan.pooled.honest} honest)")
+        if self.plan.distributed is not None:
+            rules.append(f"distributed ({self.plan.distributed.honest} honest)")
         return self.label or ", ".join(rules)
 
     @cached_property
@@ -629,10 +629,11 @@ def _check_sampling(plan: Plan) -> None:
     """Refuse a private run whose δ the distance of drawn noise from its law could show in.
 
     What a record contributes stays 5e-7 below the clip, which is worth far more of a δ than the
-    billionth part that is allowed here. Where noise is pooled every member's noise is drawn so.
+    billionth part that is allowed here. Where noise is distributed every member's noise is drawn
+    so.
     """
     population, steps = plan.population, np.asarray(plan.steps)
-    members = 1 if plan.pooled is None else plan.training.cohort_size
+    members = 1 if plan.distributed is None else plan.training.cohort_size
     numbers = members * plan.training.dimension
     for k in np.flatnonzero(~population.public & (steps > 0)).tolist():
         epsilon, delta = float(population.epsilon[k]), float(population.delta[k])

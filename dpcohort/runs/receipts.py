@@ -28,7 +28,7 @@ from dpcohort.accounting.charges import (
     read_charge,
     total,
 )
-from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
+from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words, trust_terms
 from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
@@ -150,8 +150,8 @@ class Receipt:
         head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
         before: of a run that goes on from others, what the client did in each of them, and on how
             many honest members that counts if not on itself alone.
-        trust: where noise is pooled, on whom the certified epsilon counts, the client's weight and
-            share of noise, and the training's epsilon if all others collude.
+        trust: where noise is distributed, on whom the certified epsilon counts, the client's weight
+            and share of noise, and the training's epsilon if all others collude.
 
     Example:
         >>> Receipt(client="a", neighbours="replace-one", promised_epsilon=1.0, delta=1e-5,
@@ -229,7 +229,7 @@ class Receipt:
 
     @property
     def total_alone_epsilon(self) -> float | None:
-        """The same if all others collude; None where trust is not pooled."""
+        """The same if all others collude; None where trust is not distributed."""
         alone = None if self.trust is None else self.trust["alone_epsilon"]
         return self._with_charges("epsilon", alone)
 
@@ -360,7 +360,7 @@ class Receipt:
                 f"  alone      epsilon {_shown(self.total_alone_epsilon)}{counted}"
                 f"{',' if counted else ''} if all others collude with the server: nothing but its "
                 "own share of noise protects it then",
-                f"  open       {NOT_POOLED_AWAY}",
+                f"  open       {NOT_PROTECTED}",
             ]
         if self.charged is not None:
             total = [
@@ -571,7 +571,7 @@ def make_receipts(
     chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     alone = spent
-    if plan.pooled is not None and plan.pooled.honest > 1:
+    if plan.distributed is not None and plan.distributed.honest > 1:
         # By the accountant of the plan, so that both say the same; verify asks the other one too.
         once = "pld" if method == "auto" else method
         alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=once)
@@ -800,13 +800,13 @@ def _tuned(tuning: Mapping[str, Any] | None, paid: Sequence[Charge]) -> dict[str
 
 def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
     """What a receipt says about others on whom the client counts."""
-    pooled = plan.pooled
-    if pooled is None:
+    distributed = plan.distributed
+    if distributed is None:
         return None
     return {
         **trust_terms(plan.contract, plan.training.cohort_size),
-        "weight": float(pooled.weights[k]),
-        "share": float(pooled.shares[k]),
+        "weight": float(distributed.weights[k]),
+        "share": float(distributed.shares[k]),
         "planned_alone_epsilon": _known(plan.certificate.alone_epsilon[k]),
         "alone_epsilon": alone,
     }

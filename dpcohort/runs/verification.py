@@ -113,7 +113,7 @@ class Verification:
             raw reports were used.
         findings: everything found.
         honest: members on whom each promise counts; 1 where trust is local.
-        alone_epsilon: where trust is pooled, the largest epsilon of a client that all others
+        alone_epsilon: where trust is distributed, the largest epsilon of a client that all others
             collude against, charges included; None elsewhere.
         seal: hash of the result with the hashes of all files; empty of a run that is not finished.
         signed_by: public key of the signature of the seal; empty where there is none.
@@ -235,8 +235,8 @@ def _verified(
         rounds=counted,
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
-        honest=1 if plan.pooled is None else plan.pooled.honest,
-        alone_epsilon=None if plan.pooled is None else max(alone, default=0.0),
+        honest=1 if plan.distributed is None else plan.distributed.honest,
+        alone_epsilon=None if plan.distributed is None else max(alone, default=0.0),
         seal=check.seal,
         signed_by=signed_by,
         whose_word=whose_word(kind, check.run_settings),

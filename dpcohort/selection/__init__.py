@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.selection.pooled import Pool as Pool
-    from dpcohort.selection.pooled import solve_pooled as solve_pooled
+    from dpcohort.selection.distributed import Pool as Pool
+    from dpcohort.selection.distributed import solve_distributed as solve_distributed
     from dpcohort.selection.problem import PlannedRule as PlannedRule
     from dpcohort.selection.problem import Selection as Selection
     from dpcohort.selection.problem import SelectionProblem as SelectionProblem
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    pooled="Pool solve_pooled",
+    distributed="Pool solve_distributed",
     problem="PlannedRule Selection SelectionProblem exact_costs paper_costs resolve_eta selected",
     rules="rule_from_settings",
     solver="SelectionPath Solution solve_selection",

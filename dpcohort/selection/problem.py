@@ -36,7 +36,7 @@ from dpcohort.selection.solver import (
 )
 
 if TYPE_CHECKING:
-    from dpcohort.selection.pooled import Pool
+    from dpcohort.selection.distributed import Pool
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -54,8 +54,9 @@ class SelectionProblem:
         linear_costs: b'_k, the linear noise cost per unit of eta; zeros in the paper's noise model.
         total_steps: T, for ``eta = "auto"``.
         smoothness: L, for ``eta = "auto"``.
-        pool: who shares noise where trust is pooled, else None. The probabilities that a rule gives
-            are then the effective weights of the clients in the model (docs/pooled.md).
+        pool: who shares noise where trust is distributed, else None. The probabilities that a rule
+            gives are then the effective weights of the clients in the model
+            (docs/distributed-noise.md).
 
     Example:
         >>> problem = SelectionProblem(
@@ -127,9 +128,9 @@ class SelectionProblem:
         noise, linear = self.costs(eta)
         if self.pool is None:
             return solve_selection(self.unbiased, noise, linear_costs=linear, **bounds)
-        from dpcohort.selection.pooled import solve_pooled
+        from dpcohort.selection.distributed import solve_distributed
 
-        return solve_pooled(
+        return solve_distributed(
             self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
         )
 
@@ -137,19 +138,19 @@ class SelectionProblem:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None:
             return self.path(**bounds).at_gap(bias_cap)
-        from dpcohort.selection.pooled import solve_pooled_within
+        from dpcohort.selection.distributed import solve_distributed_within
 
         columns = (self.unbiased, self.noise_costs, self.linear_costs)
-        return solve_pooled_within(bias_cap, checked_instance(*columns, **bounds), self.pool)
+        return solve_distributed_within(bias_cap, checked_instance(*columns, **bounds), self.pool)
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""
         costs = Costs(self.unbiased, *self.costs(eta))
         if self.pool is None:
             return objective_of(probabilities, costs)
-        from dpcohort.selection.pooled import pooled_objective
+        from dpcohort.selection.distributed import distributed_objective
 
-        return pooled_objective(probabilities, costs, self.pool)
+        return distributed_objective(probabilities, costs, self.pool)
 
     def own_noise(self, probabilities: FloatArray) -> FloatArray:
         """What each client brings if all of its noise is its own; nothing if it is never drawn."""
@@ -161,9 +162,9 @@ class SelectionProblem:
         """Expected noise on a round's mean gradient, squared, in units of C^2 T."""
         if self.pool is None:
             return float(self.own_noise(probabilities).sum())
-        from dpcohort.selection.pooled import pooled_noise
+        from dpcohort.selection.distributed import distributed_noise
 
-        return pooled_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
+        return distributed_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,7 +173,7 @@ class Selection:
 
     Attributes:
         rule: name of the rule.
-        probabilities: p^s; where noise is pooled, the effective weights w of the clients.
+        probabilities: p^s; where noise is distributed, the effective weights w of the clients.
         unbiased: p^u.
         eta: the finite eta that the next three refer to.
         objective: Problem 1's objective at ``probabilities``.

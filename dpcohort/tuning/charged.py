@@ -251,7 +251,7 @@ def _refuse_what_does_not_fit(config: Config) -> None:
             "charged tuning is proved for privacy.accountant = tight with sampler = poisson. "
             "Take --source none, which spends nothing, or change it."
         )
-    if config.contract.is_pooled:
+    if config.contract.is_distributed:
         raise InputError.because(
             "charged tuning is proved for privacy.trust = local: a trial is scored by every client "
             "for itself. Take --source none, which spends nothing."

@@ -46,7 +46,7 @@ def test_a_mismatch_cannot_be_expressed(build):
 @pytest.mark.parametrize(
     ("trust", "words"),
     [
-        ({"trust": "pooled", "colluding": 1.5}, "colluding = 1.5 .* a share of them below 1"),
+        ({"trust": "distributed", "colluding": 1.5}, "colluding = 1.5 .* a share of them below 1"),
         ({"colluding": 2}, "colluding = 2 .* 0 where trust = 'local'"),
         ({"dropouts": 1}, "dropouts = 1 .* 0 where trust = 'local'"),
     ],
@@ -57,9 +57,9 @@ def test_trust_that_says_nothing_is_refused(trust, words):
 
 
 def test_trust_is_written_down_where_it_is_not_local():
-    pooled = Contract(trust="pooled", colluding=2, dropouts=1)
-    assert pooled.to_dict()["colluding"] == 2
-    assert (pooled.honest(10), Contract().honest(10)) == (7, 1)
+    distributed = Contract(trust="distributed", colluding=2, dropouts=1)
+    assert distributed.to_dict()["colluding"] == 2
+    assert (distributed.honest(10), Contract().honest(10)) == (7, 1)
     assert set(Contract().to_dict()) == {"accountant", "sampler", "neighbours"}
 
 

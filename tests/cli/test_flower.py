@@ -113,9 +113,9 @@ def same_signals():
 
 
 @pytest.mark.usefixtures("same_signals")
-@pytest.mark.parametrize("pooled", [True, False])
-def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch, pooled):
-    trust = {"honest": 3, "alone_epsilon": 5.0706} if pooled else {}
+@pytest.mark.parametrize("distributed", [True, False])
+def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch, distributed):
+    trust = {"honest": 3, "alone_epsilon": 5.0706} if distributed else {}
     result = {
         "check": "test accuracy 67.9 %",
         "draws": {"north": {"planned": 3, "counted": 3}},
@@ -123,12 +123,16 @@ def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch,
         "seconds": 56.0,
     }
     monkeypatch.setattr("dpcohort.deploy.flower.trial.run_demo", lambda *given, **settings: result)
-    more = ["--pooled"] if pooled else []
+    more = ["--distributed"] if distributed else []
     assert main(["flower", "demo", "--out", str(tmp_path / "run"), *more]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "no client spent more than it promised" in words
-    for said in ("with 3 honest members in each cohort, no client", "Noise was pooled", "5.071"):
-        assert (said in words) is pooled, said
+    for said in (
+        "with 3 honest members in each cohort, no client",
+        "Noise was distributed",
+        "5.071",
+    ):
+        assert (said in words) is distributed, said
 
 
 @pytest.mark.usefixtures("same_signals")

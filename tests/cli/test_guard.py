@@ -170,14 +170,14 @@ def test_a_ledger_is_made_and_pinned_before_the_first_start_and_never_in_silence
     assert run(capsys, *asked, "--ledger", "w.ledger", "--new-ledger")[0] == 2
 
 
-def _pooled(files, capsys):
+def _distributed(files, capsys):
     """Terms of the first of three clients that pool noise, with identities of all."""
     from dpcohort import Contract, Population, Training, make_plan
 
     people = Population.from_arrays(sizes=[600] * 3, epsilon=[1.0, 2.0, 4.0], delta=1e-5)
     training = Training(rounds=4, cohort_size=3, batch_size=60, dimension=650)
-    pooled = Contract(trust="pooled")
-    make_plan(people, training, seed=0, accountant=pooled).save(files / "plan.json")
+    distributed = Contract(trust="distributed")
+    make_plan(people, training, seed=0, accountant=distributed).save(files / "plan.json")
     asked = ["guard", "new", "--plan", "plan.json", "--client", people.ids[0], "--user", "nobody"]
     code, _, err = run(capsys, *asked)
     assert code == 2
@@ -207,10 +207,10 @@ def _pooled(files, capsys):
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["words", "json"])
-def test_pooled_terms_that_cannot_work_do_not_pass_the_check(
+def test_distributed_terms_that_cannot_work_do_not_pass_the_check(
     files, capsys, line, instead, said, more
 ):
-    _pooled(files, capsys)
+    _distributed(files, capsys)
     text = (files / "terms.toml").read_text()
     changed = re.sub(rf"(?m)^{line} = \d+", f"{line} = {instead}", text)
     assert changed != text
@@ -222,7 +222,7 @@ def test_pooled_terms_that_cannot_work_do_not_pass_the_check(
 
 
 def test_the_check_asks_for_the_identity_that_the_terms_name(files, capsys):
-    ids = _pooled(files, capsys)
+    ids = _distributed(files, capsys)
     asked = ["guard", "check", "--terms", "terms.toml", "--data", "d.npz"]
     (files / f"{ids[1]}.key").rename(files / "identity.key")
     code, out, err = run(capsys, *asked)
@@ -235,7 +235,7 @@ def test_the_check_asks_for_the_identity_that_the_terms_name(files, capsys):
 
 
 def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, capsys):
-    _pooled(files, capsys)
+    _distributed(files, capsys)
     code, out, err = run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz")
     assert code == 0, err
     assert "If all others help it, epsilon is" in " ".join(out.split())

@@ -60,16 +60,18 @@ def test_one_line_a_round_in_a_pipe(run):
     assert lines[-1].startswith("round 4/4  accuracy ")
 
 
-def test_where_noise_is_pooled_shares_and_weights_are_shown():
+def test_where_noise_is_distributed_shares_and_weights_are_shown():
     clients = Population.from_arrays(sizes=[250] * 4, epsilon=[0.5, 1.0, 2.0, 4.0], delta=1e-5)
     settings = Training(rounds=2, cohort_size=4, sampling_rate=0.1, dimension=650, clip=0.5)
-    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="pooled"))
+    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="distributed"))
     run = train(plan, "logistic", "digits", device="cpu")
-    assert f"  shares of noise {plan.pooled.share / 2:.3g}  " in round_sentence(run.history[0], run)
+    assert f"  shares of noise {plan.distributed.share / 2:.3g}  " in round_sentence(
+        run.history[0], run
+    )
     screen = Console(file=io.StringIO(), width=100, color_system=None)
     screen.print(picture("x", run.history[0], run))
     shown = screen.file.getvalue()
-    assert all(f"weight {weight:.3g}" in shown for weight in plan.pooled.weights)
+    assert all(f"weight {weight:.3g}" in shown for weight in plan.distributed.weights)
     assert "noise" not in shown
 
 

@@ -238,13 +238,13 @@ def test_a_batch_larger_than_its_client_is_named_by_file_line_and_field(terminal
         (2, 1, ""),
     ],
 )
-def test_a_pooled_plan_says_if_no_masked_sums_can_carry_it(
+def test_a_distributed_plan_says_if_no_masked_sums_can_carry_it(
     terminal, tmp_path, colluding, dropouts, words
 ):
     clients = tmp_path / "clients.csv"
     rows = [f"c{k},400,1,1e-5" for k in range(6)]
     clients.write_text("\n".join(["id,size,epsilon,delta", *rows]))
-    trust = {"trust": "pooled", "colluding": colluding, "dropouts": dropouts}
+    trust = {"trust": "distributed", "colluding": colluding, "dropouts": dropouts}
     changes = [word for key, value in trust.items() for word in ("--set", f"privacy.{key}={value}")]
     shown = terminal("plan", clients, "--rounds", 4, "--cohort-size", 6, *changes)
     assert ("for simulations only" in shown) == bool(words)

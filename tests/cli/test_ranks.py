@@ -97,8 +97,8 @@ def test_two_ranks_give_the_run_of_one(terminal):
 
 
 def test_a_private_run_of_two_ranks_verifies(terminal):
-    """Pooled, so that what is added over the ranks is released once."""
-    more = ["privacy.trust=pooled", "privacy.colluding=1"]
+    """Distributed, so that what is added over the ranks is released once."""
+    more = ["privacy.trust=distributed", "privacy.colluding=1"]
     two = torchrun(*train("two", *more), "--private-entropy")
     assert two.returncode == 0, two.stderr
     assert "6 rounds checked" in terminal("verify", "runs/two")

@@ -68,12 +68,12 @@ def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     assert "The promise was kept" not in text
 
 
-def test_the_letter_of_a_pooled_run_has_rates_with_and_without_the_others(terminal, tmp_path):
+def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(terminal, tmp_path):
     clients = Population.from_arrays(
         ids=["a", "b"], sizes=[600] * 2, epsilon=[1.0, 2.0], delta=1e-5
     )
     settings = Training(rounds=2, cohort_size=2, sampling_rate=0.1, dimension=650)
-    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="pooled"))
+    plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="distributed"))
     train(plan, "logistic", "digits", out=tmp_path / "run", device="cpu")
     terminal("receipt", tmp_path / "run", "b", "--letter", tmp_path / "letter.html")
     text = (tmp_path / "letter.html").read_text()

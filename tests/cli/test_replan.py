@@ -65,10 +65,14 @@ def test_a_frozen_plan_trains_the_very_same_model(terminal, wards, tmp_path):
 
 
 def test_a_frozen_plan_with_another_promise_than_the_config_says_so(terminal, wards, tmp_path):
-    pooled = ["privacy.trust=pooled", "privacy.colluding=1", "privacy.neighbours=replace-one"]
-    changes = [word for change in pooled for word in ("--set", change)]
+    distributed = [
+        "privacy.trust=distributed",
+        "privacy.colluding=1",
+        "privacy.neighbours=replace-one",
+    ]
+    changes = [word for change in distributed for word in ("--set", change)]
     notes = (
-        ("trust", "pooled", "local"),
+        ("trust", "distributed", "local"),
         ("colluding", "1", "0"),
         ("neighbours", "replace-one", "zero-out"),
     )
@@ -85,10 +89,18 @@ def test_a_frozen_plan_with_another_promise_than_the_config_says_so(terminal, wa
 
 
 def test_a_ward_leaves_where_all_were_in_every_round(terminal, wards, tmp_path):
-    pooled = ["--set", "privacy.trust=pooled", "--set", "training.cohort_size=4"]
+    distributed = ["--set", "privacy.trust=distributed", "--set", "training.cohort_size=4"]
     run, plan = tmp_path / "A", tmp_path / "go.json"
     terminal(
-        "train", wards, *pooled, "--set", "privacy.colluding=1", "--out", run, "--device", "cpu"
+        "train",
+        wards,
+        *distributed,
+        "--set",
+        "privacy.colluding=1",
+        "--out",
+        run,
+        "--device",
+        "cpu",
     )
     new = write_clients(tmp_path / "new.csv", {n: (60, 3 * e) for n, (_, e) in WARDS.items()})
     assert "who stay" not in terminal("replan", run, "--clients", new, "--rounds", 2)
@@ -98,7 +110,8 @@ def test_a_ward_leaves_where_all_were_in_every_round(terminal, wards, tmp_path):
     assert "counted on 3 honest members" in terminal.errors
     terminal(*ask, "--cohort-size", 2, code=2)
 
-    terminal("train", wards, *pooled, "--set", "privacy.colluding=0.5", "--out", tmp_path / "B",
+    terminal("train", wards, *distributed, "--set", "privacy.colluding=0.5",
+             "--out", tmp_path / "B",
              "--device", "cpu")  # fmt: skip
     ask[1] = tmp_path / "B"
     assert "now all 3 who stay are" in terminal(*ask, "--out", plan)
@@ -170,8 +183,8 @@ def test_wards_leave_join_change_and_bring_records(terminal, wards, tmp_path):
 
 
 def test_the_table_says_what_is_spent_if_all_others_collude(terminal, wards, tmp_path):
-    pooled = ["--set", "privacy.trust=pooled", "--set", "training.cohort_size=4"]
-    terminal("train", wards, "--out", tmp_path / "A", "--device", "cpu", *pooled)
+    distributed = ["--set", "privacy.trust=distributed", "--set", "training.cohort_size=4"]
+    terminal("train", wards, "--out", tmp_path / "A", "--device", "cpu", *distributed)
     more = {name: (size, 2 * epsilon) for name, (size, epsilon) in WARDS.items()}
     new = write_clients(tmp_path / "new.csv", more)
     asked = ["replan", tmp_path / "A", "--clients", new, "--rounds", 2, "--seed", 1]

@@ -133,8 +133,8 @@ def test_worth_says_what_budgets_buy(terminal, mine, tmp_path):
     assert [point["factor"] for point in found["factors"]] == [1.0, 4.0]
     assert found["gains"][0]["noise"] < 1
     assert "drawn" in out
-    pooled = terminal("worth", mine, "--set", "privacy.trust=pooled", *few)
-    assert "weight" in pooled
-    assert "drawn" not in pooled
+    distributed = terminal("worth", mine, "--set", "privacy.trust=distributed", *few)
+    assert "weight" in distributed
+    assert "drawn" not in distributed
     terminal("worth", mine, "--target", 80, code=2)
     assert "--target" in terminal.errors

@@ -27,11 +27,11 @@ def test_a_good_run(terminal, run):
     assert terminal.json("verify", run)[0]["holds"]
 
 
-def test_on_how_many_members_a_pooled_run_counts(terminal, tmp_path):
+def test_on_how_many_members_a_distributed_run_counts(terminal, tmp_path):
     clients = Population.from_arrays(sizes=[400] * 3, epsilon=[0.5, 1.0, 5.0], delta=1e-5)
     settings = Training(rounds=2, cohort_size=3, sampling_rate=0.1, dimension=650)
     for colluding, words in ((0, "3 honest members"), (2, "1 honest member")):
-        trust = Contract(trust="pooled", colluding=colluding)
+        trust = Contract(trust="distributed", colluding=colluding)
         plan = make_plan(clients, settings, seed=0, accountant=trust)
         train(plan, "logistic", "digits", out=tmp_path / words, device="cpu")
         shown = " ".join(terminal("verify", tmp_path / words).split())

@@ -129,10 +129,16 @@ def test_steps_need_their_own_settings(config):
             ["tuning.source=public", "tuning.charge=ab"],
             'tuning.charge goes with source = "charged"',
         ),
-        (["privacy.trust=pooled", "schedule.draws=independent"], "Independent draws put a client"),
-        (["privacy.trust=pooled", "training.local_steps=2"], "training.local_steps = 2 .*pooled"),
-        (["privacy.trust=pooled", "aggregation.rule=trimmed-mean"], "needs single updates"),
-        (["privacy.trust=pooled", "selection.rule=rpow-d"], "selection.rule: .*rpow-d"),
+        (
+            ["privacy.trust=distributed", "schedule.draws=independent"],
+            "Independent draws put a client",
+        ),
+        (
+            ["privacy.trust=distributed", "training.local_steps=2"],
+            "training.local_steps = 2 .*distributed",
+        ),
+        (["privacy.trust=distributed", "aggregation.rule=trimmed-mean"], "needs single updates"),
+        (["privacy.trust=distributed", "selection.rule=rpow-d"], "selection.rule: .*rpow-d"),
     ],
 )
 def test_what_does_not_go_together_is_named(config, changes, words):

@@ -350,8 +350,10 @@ def test_another_rule_drops_the_settings_of_the_old_one():
 
 
 def test_where_nobody_is_counted_on_nobody_colludes():
-    pooled = {"privacy": {"trust": "pooled", "colluding": 2, "dropouts": 1}}
-    assert apply_overrides(pooled, ["privacy.trust=local"])[0] == {"privacy": {"trust": "local"}}
+    distributed = {"privacy": {"trust": "distributed", "colluding": 2, "dropouts": 1}}
+    assert apply_overrides(distributed, ["privacy.trust=local"])[0] == {
+        "privacy": {"trust": "local"}
+    }
 
 
 def test_paths_of_a_copy_lead_to_the_same_files(tmp_path: Path):

@@ -209,9 +209,9 @@ def test_a_plan_has_one_noise_multiplier_for_each_client_that_trains(plan):
 def test_a_client_without_noise_of_its_own_has_no_multiplier():
     people = Population.from_arrays(sizes=[300] * 6, epsilon=[1e-3] + [2.0] * 5, delta=DELTA)
     training = Training(rounds=2, cohort_size=3, batch_size=50)
-    pooled = make_plan(people, training, accountant=Contract(trust="pooled"), seed=0)
+    distributed = make_plan(people, training, accountant=Contract(trust="distributed"), seed=0)
     with pytest.raises(InputError, match="masked sum"):
-        pooled.noise_multiplier(people.ids[1])
+        distributed.noise_multiplier(people.ids[1])
     plan = make_plan(people, training, seed=0)
     assert not plan.drawn[0]
     with pytest.raises(InputError, match="never drawn"):

@@ -36,17 +36,17 @@ def stand_in_plan(
     share: Any = 0.4,
     honest: int = 1,
 ) -> Any:
-    """The parts of a plan that engines read; with weights, the noise is pooled."""
+    """The parts of a plan that engines read; with weights, the noise is distributed."""
     count = np.array(sizes, dtype=np.int64)
-    pooled = {}
+    distributed = {}
     if weights is not None:
         shares = np.array(np.broadcast_to(share, count.shape), dtype=np.float64)
         noise = noise or list(np.sqrt(honest) * shares * batch_size / np.array(weights))
-        pooled["pooled"] = SimpleNamespace(
+        distributed["distributed"] = SimpleNamespace(
             weights=np.array(weights), shares=shares, share=shares, honest=honest
         )
     return SimpleNamespace(
-        **pooled,
+        **distributed,
         training=SimpleNamespace(
             rounds=len(cohorts),
             cohort_size=len(cohorts[0]),

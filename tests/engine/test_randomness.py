@@ -81,10 +81,10 @@ def test_all_of_the_generators_state_is_set() -> None:
 def test_noise_is_standard_normal(dtype: torch.dtype) -> None:
     noise = Streams.seeded(2).normal_(torch.empty(100_000, dtype=dtype), **NAME)
     assert stats.kstest(noise.double().numpy(), "norm").pvalue > 1e-6
-    pooled = torch.cat(
+    distributed = torch.cat(
         [Streams.seeded(2).normal_(torch.empty(40), round=r, client=0) for r in range(2000)]
     )
-    assert stats.kstest(pooled.double().numpy(), "norm").pvalue > 1e-6
+    assert stats.kstest(distributed.double().numpy(), "norm").pvalue > 1e-6
 
 
 def test_entropy_never_repeats() -> None:

@@ -108,7 +108,7 @@ def test_private_draws_are_shared_and_have_their_noise(make_plan: Any, make_reco
     assert found == list(range(len(cohort)))
 
 
-def test_a_pooled_private_sum_is_that_of_all_ranks_and_the_first_releases_it(
+def test_a_distributed_private_sum_is_that_of_all_ranks_and_the_first_releases_it(
     make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = SIZES[:5]

@@ -63,7 +63,7 @@ def test_a_narrow_terminal_still_shows_names(plan):
     assert max(len(line) for line in shown.splitlines()) <= 60
 
 
-def test_where_noise_is_pooled_both_epsilons_and_the_others_counted_on_are_shown(plan):
+def test_where_noise_is_distributed_both_epsilons_and_the_others_counted_on_are_shown(plan):
     people = Population.from_arrays(
         sizes=[500, 400, 300, 200],
         epsilon=[0.5, 1.0, 4.0, np.nan],
@@ -71,14 +71,14 @@ def test_where_noise_is_pooled_both_epsilons_and_the_others_counted_on_are_shown
         public=[False] * 3 + [True],
     )
     training = Training(rounds=6, cohort_size=3, sampling_rate=0.2)
-    pooled = make_plan(people, training, accountant=Contract(trust="pooled"), seed=2)
-    values = plan_values(pooled)
-    alone = pooled.certificate.alone_epsilon[:3].max()
+    distributed = make_plan(people, training, accountant=Contract(trust="distributed"), seed=2)
+    values = plan_values(distributed)
+    alone = distributed.certificate.alone_epsilon[:3].max()
     assert values["summary"]["alone_epsilon_max"] == alone
     assert values["summary"]["trust"]["honest"] == 3
-    assert values["clients"]["weight"] == pooled.pooled.weights.tolist()
+    assert values["clients"]["weight"] == distributed.distributed.weights.tolist()
     assert "weight" not in plan_values(plan)["clients"]
-    shown = " ".join(_shown(pooled).split())
+    shown = " ".join(_shown(distributed).split())
     assert "of the weight moved" in shown
     assert "at least 3 shares of noise" in shown
     assert f"a client spends up to ε {alone:.4g}; weights are public" in shown

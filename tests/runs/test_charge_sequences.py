@@ -120,7 +120,7 @@ class Story:
             made = 0 if self.reports is None else int(self.reports[k])
             events = plan.events(k, draws=int(self.draws[k]), reports=made).events
             spent[name] = History(tuple(event for event in events if event.steps))
-            honest = 1 if plan.pooled is None else plan.pooled.honest
+            honest = 1 if plan.distributed is None else plan.distributed.honest
             for event in spent[name].events:
                 assert event.sampling_rate == 1.0
                 moved = 1 if contract.neighbours == "zero-out" else 2
@@ -134,7 +134,7 @@ class Story:
                 rounds=training.rounds,
                 source="private",
                 spent=spent,
-                honest=1 if plan.pooled is None else plan.pooled.honest,
+                honest=1 if plan.distributed is None else plan.distributed.honest,
             )
         )
 
@@ -160,7 +160,7 @@ class Story:
             assert receipt.total_delta >= delta + Fraction(receipt.delta)
             truth = self.least(self.squares[name], receipt.delta)
             assert receipt.total_epsilon >= epsilon + truth
-            if plan.pooled is not None:
+            if plan.distributed is not None:
                 alone = self.least(self.alone[name], receipt.delta)
                 assert receipt.total_alone_epsilon >= epsilon + alone
             assert receipt.holds or later, "a plan that breaks a promise by itself"
@@ -174,11 +174,11 @@ class Story:
 
 def test_receipts_are_never_below_what_was_paid_in_any_order():
     seen = Counter()
-    contracts = [Contract.of("paper")] * 5 + [Contract.of("tight"), Contract(trust="pooled")]
+    contracts = [Contract.of("paper")] * 5 + [Contract.of("tight"), Contract(trust="distributed")]
     for number in range(SEQUENCES):
         dice = random.Random(number)
         contract = dice.choice(contracts)
-        adaptive = not contract.is_pooled and dice.random() < 0.8
+        adaptive = not contract.is_distributed and dice.random() < 0.8
         story = Story(dice, {name: dice.choice([1.0, 2.0, 8.0]) for name in "ab"})
         runs = 0
         for _ in range(dice.randrange(2, 7)):

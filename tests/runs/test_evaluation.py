@@ -91,11 +91,11 @@ def test_nothing_simulated_is_in_a_run_folder(finished):
         assert "SIMULATION ONLY" not in path.read_text()
 
 
-def test_where_noise_is_pooled_weights_say_who_was_heard():
-    pooled = small_plan(accountant=Contract(trust="pooled"))
-    groups = who_was_heard(pooled, groups=3)
+def test_where_noise_is_distributed_weights_say_who_was_heard():
+    distributed = small_plan(accountant=Contract(trust="distributed"))
+    groups = who_was_heard(distributed, groups=3)
     assert sum(group.draw_share for group in groups) == pytest.approx(1.0)
-    loud = pooled.counts * pooled.pooled.weights
+    loud = distributed.counts * distributed.distributed.weights
     assert groups[-1].draw_share == pytest.approx(loud[-1] / loud.sum())  # the public client
 
 

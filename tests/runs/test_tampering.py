@@ -24,7 +24,7 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.accounting.charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.deploy.pooled import Identity
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.engine import Optimiser
 from dpcohort.errors import DataMissingError, FileFormatError
 from dpcohort.plan import Plan
@@ -66,8 +66,8 @@ def adaptive(folder: Path) -> None:
     train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
 
 
-def pooled(folder: Path) -> None:
-    plan = make_plan(people(), SETTINGS, seed=1, accountant=Contract(trust="pooled"))
+def distributed(folder: Path) -> None:
+    plan = make_plan(people(), SETTINGS, seed=1, accountant=Contract(trust="distributed"))
     train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
 
 
@@ -84,7 +84,7 @@ def continued(folder: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "fixed": fixed,
     "adaptive": adaptive,
-    "pooled": pooled,
+    "distributed": distributed,
     "continued": continued,
 }
 

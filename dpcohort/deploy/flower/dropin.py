@@ -692,11 +692,11 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         InputError: naming what to plan instead.
     """
-    if plan.pooled is not None or plan.adaptive is not None or plan.before:
+    if plan.distributed is not None or plan.adaptive is not None or plan.before:
         raise InputError.because(
-            "mods execute plans with fixed cohorts, local noise and no run before them; pooled "
-            "noise, rules that choose from reports and later parts of a run need guards: dpcohort "
-            "flower init."
+            "mods execute plans with fixed cohorts, local noise and no run before them; "
+            "distributed noise, rules that choose from reports and later parts of a run need "
+            "guards: dpcohort flower init."
         )
     check_no_public_client(plan, "a mod sends")
     whole = bool((plan.sampling_rates[plan.drawn] == 1.0).all())

@@ -24,7 +24,7 @@ from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
-from dpcohort.deploy.ledger.terms import AcceptedPool, asked_of, reports_asked_of
+from dpcohort.deploy.ledger.terms import AcceptedGroup, asked_of, reports_asked_of
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
@@ -91,8 +91,8 @@ class Federation(Format):
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``; None for an app whose nodes are
             known by the names they give, not by keys they proved.
-        members: where noise is pooled, the public key of each client's identity, as its owner and
-            all others have it in their terms.
+        members: where noise is distributed, the public key of each client's identity, as its owner
+            and all others have it in their terms.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
     """
 
@@ -145,9 +145,9 @@ class Federation(Format):
             owners[key] = client
 
     @property
-    def pool(self) -> AcceptedPool | None:
-        """What members count on where noise is pooled, for all rounds; None where it is not."""
-        return None if self.plan.pooled is None else pool_from_plan(self.plan, self.members)
+    def pool(self) -> AcceptedGroup | None:
+        """What members of distributed noise count on, for all rounds; None where it is local."""
+        return None if self.plan.distributed is None else pool_from_plan(self.plan, self.members)
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     asked = {**asked_of(plan, k), "sampling_rate": rate, "batch_size": batch_size}
     exactly = ("sampling_rate", "batch_size", "local_steps", "sampler", "neighbours")
     found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
-    if plan.pooled is not None:
+    if plan.distributed is not None:
         client = plan.population.ids[k]
         needed = pool_from_plan(plan, federation.members, client=client).outline()
         pool = accepted.get("pool")

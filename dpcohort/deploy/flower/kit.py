@@ -44,7 +44,7 @@ from dpcohort.deploy.guard.terms import (
     terms_from_plan,
 )
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms
-from dpcohort.deploy.pooled import Identity
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import is_named_function, named_plugin
@@ -73,7 +73,7 @@ def file_name(client: str) -> str:
 
 #: What an owner's files say of data that are no table.
 _ARRAYS = {"data": "data.npz", "holds": "`inputs`, one record a row, and\n   `labels`"}
-#: What leaves a guard and what the server sees, where noise is not pooled; and where it is.
+#: What leaves a guard and what the server sees, where noise is not distributed; and where it is.
 _UPDATES = {"answers": "noisy updates", "updates": "updates"}
 _SUMS = {
     "answers": "masked updates (the server learns the sum of a cohort's, and no client's own)",
@@ -102,7 +102,7 @@ def kit_text(name: str, **values: object) -> str:
     """
     files = resources.files("dpcohort.deploy.flower") / "kit_files"
     values.setdefault("own_model", "")
-    values.setdefault("pooled", "")
+    values.setdefault("distributed", "")
     if name.endswith(".service"):
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
@@ -152,8 +152,8 @@ def write_kit(
         superlink_port: where the SuperLink listens, on the loopback address.
         days: how long the certificates are valid.
         trial: guards may be asked by their own user, and answer at once.
-        members: where noise is pooled, the public key of each drawn client's identity, which its
-            owner has made. In a trial identities are made with the rest of the kit.
+        members: where noise is distributed, the public key of each drawn client's identity, which
+            its owner has made. In a trial identities are made with the rest of the kit.
         federation: what else :class:`~dpcohort.deploy.flower.federation.Federation` takes:
             ``optimiser``, ``aggregation``, ``seed``, ``timeout``, ``test``, ...
 
@@ -185,8 +185,8 @@ def write_kit(
             model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
         values["own_model"] = _own_model_words("owner", model.name, code, values)
-        if plan.pooled is not None:
-            values |= {**_SUMS, "pooled": kit_text("pooled-owner.md")}
+        if plan.distributed is not None:
+            values |= {**_SUMS, "distributed": kit_text("distributed-owner.md")}
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -218,8 +218,8 @@ def write_kit(
         )
         _copy_weights(given, scratch / "server")
         values["own_model"] = _own_model_words("operator", model.name, code, values)
-        if plan.pooled is not None:
-            values["pooled"] = _pooled_words(plan, made=bool(identities))
+        if plan.distributed is not None:
+            values["distributed"] = _distributed_words(plan, made=bool(identities))
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
             _write_code(place, code)
@@ -315,17 +315,17 @@ def _new_folder(folder: str | Path, *, mode: int = 0o700) -> Iterator[tuple[Path
 def _identities(
     plan: Plan, members: Mapping[str, str] | None, *, trial: bool
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Secrets that a trial's kit makes, and public keys; neither where noise is not pooled."""
-    if plan.pooled is None:
+    """Secrets that a trial's kit makes, and public keys; neither where noise is not distributed."""
+    if plan.distributed is None:
         return {}, {}
     if members is not None:
         return {}, {name: members[name] for name in drawn_clients(plan) if name in members}
     if not trial:
         raise InputError.because(
-            "noise is pooled in this plan, so every client's owner counts on who the others are. "
-            "Whoever makes their secrets could be all of them: let each owner make its own with "
-            "dpcohort guard identity, and give the public keys with --members FILE.toml, a line "
-            'name = "key" for each. (--trial makes secrets for a trial.)'
+            "noise is distributed in this plan, so every client's owner counts on who the others "
+            "are. Whoever makes their secrets could be all of them: let each owner make its own "
+            "with dpcohort guard identity, and give the public keys with --members FILE.toml, a "
+            'line name = "key" for each. (--trial makes secrets for a trial.)'
         )
     made = {client: os.urandom(32) for client in drawn_clients(plan)}
     return made, {client: Identity(secret).public for client, secret in made.items()}
@@ -355,8 +355,8 @@ def _own_model_words(
     return kit_text(f"own-model-{reader}.md", **{**values, "what": what, "where": where})
 
 
-def _pooled_words(plan: Plan, *, made: bool) -> str:
-    """What the operator's page says where noise is pooled; if the kit made the identities."""
+def _distributed_words(plan: Plan, *, made: bool) -> str:
+    """What the operator's page says where noise is distributed; if the kit made the identities."""
     identities = (
         "Each owner has made its own with `dpcohort guard identity`, and sent you the\npublic key "
         "alone."
@@ -367,7 +367,9 @@ def _pooled_words(plan: Plan, *, made: bool) -> str:
             "guard identity`, keeps it, and sends you the public key, for `--members`."
         )
     size, dropouts = plan.training.cohort_size, plan.contract.dropouts or "none"
-    return kit_text("pooled-operator.md", identities=identities, cohort=size, dropouts=dropouts)
+    return kit_text(
+        "distributed-operator.md", identities=identities, cohort=size, dropouts=dropouts
+    )
 
 
 def own_model_files(name: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A round whose noise is pooled, over any transport: the server's part of masked sums.
+"""A round whose noise is distributed, over any transport: the server's part of masked sums.
 
 Two exchanges where nobody vanishes: masked vectors, then shares of the masks. Where some vanish
 before the first is over, those who are left are asked in between to agree on who they are. Who is
@@ -7,7 +7,7 @@ left depends on who answered, never on what was sent; if fewer are left than the
 count on, no guard unmasks and the round is passed over. All draws stay counted.
 
 Messages are one frame of the guard's protocol behind a line; the client app carries them as it
-carries draws (:mod:`dpcohort.deploy.pooled` has the protocol).
+carries draws (:mod:`dpcohort.deploy.secure_aggregation` has the protocol).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.deploy.flower.exchange import Exchange
 from dpcohort.deploy.flower.messages import (
+    distributed_message,
     guard_answered,
     longest_sum,
-    pooled_message,
     read_frames,
     refusal_words,
 )
@@ -33,15 +33,15 @@ from dpcohort.deploy.guard.protocol import (
     CardRequest,
     MaskedRequest,
     MaskedUpdate,
+    MemberCard,
     Message,
-    PoolCard,
     Refusal,
     RevealRequest,
     RunReceipt,
     Shares,
 )
-from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.deploy.pooled import Card, PooledSum, PoolRound
+from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.secure_aggregation import Card, MaskedRound, MaskedSum
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line
 
@@ -55,7 +55,7 @@ Line = dict[str, Any]
 def ask_cards(
     exchange: Exchange,
     clients: Sequence[str],
-    pool: AcceptedPool,
+    pool: AcceptedGroup,
     *,
     run: str,
     plan: str,
@@ -72,7 +72,7 @@ def ask_cards(
         line: told why there is no key of a client (``lost``).
     """
     requests = {client: CardRequest(run=run) for client in clients}
-    came = _ask(exchange, requests, PoolCard, "cards", line, {})
+    came = _ask(exchange, requests, MemberCard, "cards", line, {})
     found: dict[str, Card] = {}
     for client, answer in came.items():
         with _noted(line, client):
@@ -80,7 +80,7 @@ def ask_cards(
     return found
 
 
-def checked_card(client: str, said: object, pool: AcceptedPool, *, run: str, plan: str) -> Card:
+def checked_card(client: str, said: object, pool: AcceptedGroup, *, run: str, plan: str) -> Card:
     """A member's key, if it is its own for this run and plan.
 
     Raises:
@@ -88,7 +88,7 @@ def checked_card(client: str, said: object, pool: AcceptedPool, *, run: str, pla
     """
     if not isinstance(said, Mapping):
         raise InputError.because("this is no card.")
-    card = Card(**PoolCard(**said).to_dict())
+    card = Card(**MemberCard(**said).to_dict())
     if card.member != client:
         raise InputError("member", given=card.member, allowed=client)
     card.check(pool, run=run, plan=plan)
@@ -97,7 +97,7 @@ def checked_card(client: str, said: object, pool: AcceptedPool, *, run: str, pla
 
 def masked_round(
     exchange: Exchange,
-    asked: PoolRound,
+    asked: MaskedRound,
     requests: Mapping[str, MaskedRequest],
     records: Mapping[str, int],
     line: Line,
@@ -118,7 +118,7 @@ def masked_round(
     Returns:
         The sum of the integers of those who are left; None if it could not be unmasked.
     """
-    server, group = PooledSum(asked), str(asked.round)
+    server, group = MaskedSum(asked), str(asked.round)
     came = _ask(exchange, requests, MaskedUpdate, group, line, receipts)
     for client, update in came.items():
         with _noted(line, client):
@@ -170,7 +170,7 @@ def masked_round(
     return total
 
 
-def _said(server: PooledSum, request: MaskedRequest) -> dict[str, Any]:
+def _said(server: MaskedSum, request: MaskedRequest) -> dict[str, Any]:
     same = request.model_dump(include=set(AgreeRequest.model_fields))
     return {**same, "survivors": list(server.signed), "signed": server.signed}
 
@@ -193,7 +193,7 @@ def _ask(
     receipts: dict[str, RunReceipt],
 ) -> dict[str, Wanted]:
     """Ask each client one thing; the answers of those who gave one."""
-    messages = {client: pooled_message(client, one) for client, one in requests.items()}
+    messages = {client: distributed_message(client, one) for client, one in requests.items()}
     heard = exchange.ask(messages, group=group, satisfied=guard_answered)
     found: dict[str, Wanted] = {}
     for client, answers in heard.items():

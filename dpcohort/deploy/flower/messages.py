@@ -55,7 +55,7 @@ _FORMAT = "dpcohort letter 1"
 _ASKED: dict[Any, tuple[tuple[type[Message], ...], str]] = {
     "hello": ((HelloRequest,), "a request for what is accepted"),
     "draws": ((DrawRequest,), "a request for draws"),
-    "pooled": ((CardRequest, MaskedRequest, AgreeRequest), "a request about masked sums"),
+    "distributed": ((CardRequest, MaskedRequest, AgreeRequest), "a request about masked sums"),
 }
 
 
@@ -65,12 +65,12 @@ class Opened:
 
     Attributes:
         client: whom it is for; in a simulation, whose guard to open.
-        asks: ``hello``, ``draws``, or ``pooled`` for anything about masked sums.
+        asks: ``hello``, ``draws``, or ``distributed`` for anything about masked sums.
         requests: what to ask the guard, in this order.
     """
 
     client: str
-    asks: Literal["hello", "draws", "pooled"]
+    asks: Literal["hello", "draws", "distributed"]
     requests: tuple[Any, ...]
 
 
@@ -98,14 +98,14 @@ def draw_message(client: str, request: DrawRequest, *, draws: Sequence[int]) -> 
     return line + encode(replace(request, draw=draws[0]))
 
 
-def pooled_message(client: str, request: Message) -> bytes:
+def distributed_message(client: str, request: Message) -> bytes:
     """A message with one request about masked sums.
 
     Example:
-        >>> open_message(pooled_message("ward-7", CardRequest(run="spring"))).asks
-        'pooled'
+        >>> open_message(distributed_message("ward-7", CardRequest(run="spring"))).asks
+        'distributed'
     """
-    return _line({"asks": "pooled", "client": client}) + encode(request)
+    return _line({"asks": "distributed", "client": client}) + encode(request)
 
 
 def open_message(body: bytes) -> Opened:
@@ -128,7 +128,7 @@ def open_message(body: bytes) -> Opened:
     client: Any = head.get("client")
     asks: Any = head.get("asks")
     if not isinstance(client, str) or asks not in list(_ASKED):  # it may be anything
-        allowed = "to a client, asking 'hello', 'draws' or 'pooled'"
+        allowed = "to a client, asking 'hello', 'draws' or 'distributed'"
         raise InputError("message", given=asks, allowed=allowed)
     request = decode(body[len(line) + 1 :])
     kinds, words = _ASKED[asks]

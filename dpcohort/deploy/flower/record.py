@@ -4,8 +4,9 @@
 Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws (and in a
 line of their own, reports) were asked for, came, came again from a client's ledger, and were lost,
 and why. ``client-ledgers.json``
-is what the clients' own ledgers said they had counted, with their heads; where noise is pooled,
-also the signed key of each (``card``), with which a server that was killed goes on without it.
+is what the clients' own ledgers said they had counted, with their heads; where noise is
+distributed, also the signed key of each (``card``), with which a server that was killed goes on
+without it.
 
 The server's ledger counts a round's draws before they are asked for. After a crash the same draws
 are asked for again by the same names, which spends nothing: a guard sends the stored update.

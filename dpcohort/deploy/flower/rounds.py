@@ -8,7 +8,7 @@ came is combined as a smaller cohort; if less than the quorum came, the model st
 depend on who answered, never on what an update contains.
 
 The reports from which an adaptive rule chooses are asked for in the same way, and guards answer
-them as they answer draws. Where noise is pooled, a round is a masked sum (:mod:`masked`).
+them as they answer draws. Where noise is distributed, a round is a masked sum (:mod:`masked`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from dpcohort.deploy.flower.messages import (
 )
 from dpcohort.deploy.flower.record import FederatedJob, read_said, write_exchange, write_said
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
-from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.deploy.pooled import Card, PoolRound
+from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.secure_aggregation import Card, MaskedRound
 from dpcohort.engine import Arrived, EngineState
 from dpcohort.errors import InputError
 from dpcohort.runs.run import Callback, Run
@@ -135,11 +135,11 @@ class GuardTrainer:
     ) -> list[Arrived | None]:
         """The updates that came; None where they are fewer than the quorum.
 
-        Where noise is pooled there is one, of all who are left.
+        Where noise is distributed there is one, of all who are left.
         """
         (vector,), (cohort,) = parameters, cohorts
         if self._pool is not None:
-            return [self._pooled(self._pool, vector, cohort)]
+            return [self._distributed(self._pool, vector, cohort)]
         requests = self._requests(cohort, vector)
         named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
         draws = {client: [draw for name, draw in named if name == client] for client in requests}
@@ -153,8 +153,10 @@ class GuardTrainer:
         came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
         return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
 
-    def _pooled(self, pool: AcceptedPool, vector: torch.Tensor, cohort: Cohort) -> Arrived | None:
-        """The step of a round whose noise is pooled; None where its sum was not unmasked."""
+    def _distributed(
+        self, pool: AcceptedGroup, vector: torch.Tensor, cohort: Cohort
+    ) -> Arrived | None:
+        """The step of a round whose noise is distributed; None where its sum was not unmasked."""
         plan, names = self._plan, self._names(cohort)
         lost = self._find_cards(pool, [name for name in names if name not in self._cards])
         requests = self._requests(cohort, vector)
@@ -165,7 +167,7 @@ class GuardTrainer:
             cards = [self._cards[name] for name in names]
             said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
             where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
-            asked = PoolRound(pool, cards, **where, **said, coordinates=self._job.dimension)
+            asked = MaskedRound(pool, cards, **where, **said, coordinates=self._job.dimension)
             said["cards"] = [list(card) for card in cards]
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
@@ -177,15 +179,15 @@ class GuardTrainer:
                 self._cards.pop(name, None)
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
-        if total is None or plan.pooled is None:
+        if total is None or plan.distributed is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
-        unit = math.ldexp(plan.pooled.share * plan.training.clip, -pool.exponent)
+        unit = math.ldexp(plan.distributed.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
 
-    def _find_cards(self, pool: AcceptedPool, clients: Sequence[str]) -> dict[str, dict[int, str]]:
+    def _find_cards(self, pool: AcceptedGroup, clients: Sequence[str]) -> dict[str, dict[int, str]]:
         """Ask members for their signed keys; why there is none of some.
 
         Who gives none has the one that it gave before, also to a server that was killed since.

@@ -376,7 +376,7 @@ def demo_settings(
     rounds: int = 3,
     superlink_port: int = 8000,
     timeout: float = 120.0,
-    pooled: int = 0,
+    distributed: int = 0,
 ) -> tuple[dict[str, Any], dict[str, Records]]:
     """What the demo's kit is made from, and each client's records: a third of the digits each.
 
@@ -384,9 +384,9 @@ def demo_settings(
         rounds: how many.
         superlink_port: where the SuperLink listens.
         timeout: seconds for an exchange.
-        pooled: not 0: so many clients, with budgets as those of the three, who pool their noise and
-            are in every cohort; one may collude with the server if there are more than three, and
-            one in five may vanish.
+        distributed: not 0: so many clients, with budgets as those of the three, who pool their
+            noise and are in every cohort; one may collude with the server if there are more than
+            three, and one in five may vanish.
 
     Example:
         >>> settings, records = demo_settings(rounds=2)
@@ -396,8 +396,8 @@ def demo_settings(
     data = load_dataset("digits")
     budgets = list(DEMO_CLIENTS.values())
     names = list(DEMO_CLIENTS)
-    if pooled > len(names):
-        names += [f"client-{i}" for i in range(len(names) + 1, pooled + 1)]
+    if distributed > len(names):
+        names += [f"client-{i}" for i in range(len(names) + 1, distributed + 1)]
     sizes = np.full(len(names), len(data) // len(names))
     population = Population.from_arrays(
         ids=names,
@@ -407,16 +407,16 @@ def demo_settings(
     )
     training = Training(
         rounds=rounds,
-        cohort_size=len(names) if pooled else 4,
-        local_steps=1 if pooled else 4,
+        cohort_size=len(names) if distributed else 4,
+        local_steps=1 if distributed else 4,
         sampling_rate=0.25,
         clip=1.0,
         dimension=650,
     )
     contract = Contract()
-    if pooled:
+    if distributed:
         colluding, dropouts = int(len(names) > 3), len(names) // 5
-        contract = Contract(trust="pooled", colluding=colluding, dropouts=dropouts)
+        contract = Contract(trust="distributed", colluding=colluding, dropouts=dropouts)
     plan = make_plan(population, training, seed=_SEED, accountant=contract)
     settings = {
         "plan": plan,
@@ -504,7 +504,7 @@ def run_demo(
     rounds: int = 3,
     say: _SAY = lambda words: None,
     keep: Path | None = None,
-    pooled: bool = False,
+    distributed: bool = False,
 ) -> dict[str, Any]:
     """Run the demo; nothing it started is left when it returns or fails.
 
@@ -513,7 +513,7 @@ def run_demo(
         rounds: how many.
         say: told how far it is, a line at a time.
         keep: where to keep kit and logs; otherwise they go when all is well.
-        pooled: pool the clients' noise: the server sees masked sums only.
+        distributed: pool the clients' noise: the server sees masked sums only.
 
     Returns:
         The run folder, the test accuracy after the last round, the model beside the best constant
@@ -529,16 +529,19 @@ def run_demo(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
     (port,) = free_ports(1)
-    settings, records = demo_settings(rounds=rounds, superlink_port=port, pooled=3 if pooled else 0)
+    settings, records = demo_settings(
+        rounds=rounds, superlink_port=port, distributed=3 if distributed else 0
+    )
     plan = settings["plan"]
     say(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {version})"
     )
-    if plan.pooled is not None:
+    if plan.distributed is not None:
         say(
-            f"noise is pooled: each promise counts on {plan.pooled.honest} honest clients of "
-            f"{plan.training.cohort_size}, and {plan.contract.dropouts or 'none'} may vanish"
+            f"noise is distributed: each promise counts on {plan.distributed.honest} honest "
+            f"clients of {plan.training.cohort_size}, and "
+            f"{plan.contract.dropouts or 'none'} may drop out"
         )
     told: list[Any] = []
 

@@ -21,7 +21,7 @@ from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation, normalise
 from dpcohort.data.tables import held_for_test, read_table
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
-from dpcohort.deploy.pooled import Identity
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.tasks import Task
 from dpcohort.text_files import is_table, of_file

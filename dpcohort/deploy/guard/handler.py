@@ -8,9 +8,9 @@ batch and records are the owner's, the noise is checked against terms whose (ε,
 computed itself. A report is a draw of one step on clipped losses and goes the same way, where the
 owner has accepted reports.
 
-So does a draw whose noise is pooled. Its noise is a share of what its promise needs, so it leaves
-under masks only (:mod:`dpcohort.deploy.pooled`); for which set of members they are taken off is in
-the ledger before a share of a mask leaves, and is never another one.
+So does a draw whose noise is distributed. Its noise is a share of what its promise needs, so it
+leaves under masks only (:mod:`dpcohort.deploy.secure_aggregation`); for which set of members they
+are taken off is in the ledger before a share of a mask leaves, and is never another one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from dpcohort.deploy.guard.protocol import (
     HelloRequest,
     MaskedRequest,
     MaskedUpdate,
+    MemberCard,
     Message,
-    PoolCard,
     ReceiptRequest,
     Refusal,
     ReportRequest,
@@ -47,8 +47,8 @@ from dpcohort.deploy.guard.protocol import (
 )
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
-from dpcohort.deploy.pooled import Card, Identity, Member, PoolRound
-from dpcohort.deploy.pooled.protocol import sealed_bytes
+from dpcohort.deploy.secure_aggregation import Card, Identity, MaskedRound, Member
+from dpcohort.deploy.secure_aggregation.protocol import sealed_bytes
 from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 
@@ -117,7 +117,7 @@ class GuardHandler:
         records: number of the owner's records.
         ledger: the owner's ledger, with the data set registered.
         trainer: computes updates.
-        identity: who the client is in cohorts whose noise is pooled.
+        identity: who the client is in cohorts whose noise is distributed.
         log: told, for the owner, why the ledger or the training failed.
     """
 
@@ -155,7 +155,7 @@ class GuardHandler:
                 return self._draw(message)
             if isinstance(message, CardRequest):
                 member = self._member(message.run, self._accepted(message.run))
-                return PoolCard(**member.card._asdict())
+                return MemberCard(**member.card._asdict())
             if isinstance(message, AgreeRequest):
                 return self._unmask(message)
         except RefusedError as refused:
@@ -219,7 +219,7 @@ class GuardHandler:
     @within_terms()
     def _round(
         self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
-    ) -> tuple[Member, PoolRound]:
+    ) -> tuple[Member, MaskedRound]:
         """The member that the client is, and the round it is asked for, if it may take part."""
         member = self._member(request.run, accepted)
         if request.plan != member.plan:
@@ -228,7 +228,7 @@ class GuardHandler:
             raise RefusedError("terms", "a card is a name, a key and a signature")
         said = request.model_dump(include={"run", "plan", "round", "exponent", "modulus_bits"})
         cards = [Card(*one) for one in request.cards]
-        asked = PoolRound(member.pool, cards, coordinates=self._trainer.dimension, **said)
+        asked = MaskedRound(member.pool, cards, coordinates=self._trainer.dimension, **said)
         member.check(asked)
         return member, asked
 
@@ -280,9 +280,9 @@ class GuardHandler:
             asked = accepted.reports.asked
             return self._trainer.report(request.vector, lattice, batches, asked).tobytes()
         if isinstance(request, MaskedRequest):
-            member, pooled = self._round(request, accepted)
+            member, distributed = self._round(request, accepted)
             noisy = self._trainer.noisy_sum(request.vector, lattice, batches)
-            masked = member.mask(pooled, noisy)
+            masked = member.mask(distributed, noisy)
             vector = masked.vector.astype("<u8").tobytes()
             return bytes.fromhex(masked.signature) + vector + masked.sealed
         steps = request.step_sizes

@@ -245,8 +245,8 @@ class CardRequest(Message, kind="card?"):
     run: str
 
 
-class PoolCard(Message, kind="card"):
-    """A member's key for a run, signed by its identity (:class:`~dpcohort.deploy.pooled.Card`)."""
+class MemberCard(Message, kind="card"):
+    """A member's key for a run, signed by its identity (``secure_aggregation.Card``)."""
 
     member: str
     key: str

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpcohort.accounting.pooled import bits_of_sums
+from dpcohort.accounting.distributed import bits_of_sums
 from dpcohort.atomic_file import write_text
 from dpcohort.consent import CodeFile, code_of, is_allowed_by, keep_allowance, typed
 from dpcohort.deploy.formats import replace
@@ -38,8 +38,8 @@ from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, wit
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
-from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.deploy.pooled import Identity, Member, PoolRound, cohort_sha256
+from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member, cohort_sha256
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
@@ -59,8 +59,8 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
         The terms of each run that is accepted beforehand, by its name.
 
     Raises:
-        InputError: a batch larger than the data, nobody is allowed to ask, or a lattice of pooled
-            noise with which a draw fails or a sum wraps.
+        InputError: a batch larger than the data, nobody is allowed to ask, or a lattice of
+            distributed noise with which a draw fails or a sum wraps.
         BudgetExceededError: a run's draws at its least noise spend more than its (ε, δ).
     """
     users = set(terms.allowed_users)
@@ -87,7 +87,7 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     return runs
 
 
-def _check_lattice(pool: AcceptedPool, terms: RunTerms, most: int) -> None:
+def _check_lattice(pool: AcceptedGroup, terms: RunTerms, most: int) -> None:
     """Hold exponent and modulus against the rule by which plans choose them.
 
     Args:
@@ -122,8 +122,8 @@ def check_identity(terms: GuardTerms) -> Identity | None:
     if not terms.identity:
         raise InputError.about(
             "identity",
-            f"is missing: noise is pooled in the run {next(iter(pools))!r}, and others know the "
-            "client by its key. Make one with: dpcohort guard identity",
+            f"is missing: noise is distributed in the run {next(iter(pools))!r}, and others know "
+            "the client by its key. Make one with: dpcohort guard identity",
         )
     identity = load_identity(terms.identity)
     for run, pool in pools.items():
@@ -308,7 +308,7 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     return time.perf_counter() - started
 
 
-def _seconds_of_masking(pool: AcceptedPool, coordinates: int) -> float:
+def _seconds_of_masking(pool: AcceptedGroup, coordinates: int) -> float:
     """How long masking takes in a made-up cohort of that size; nothing of it is kept."""
     who = {str(i): Identity(os.urandom(32)) for i in range(pool.cohort_size)}
     keys = {name: one.public for name, one in who.items()}
@@ -318,7 +318,7 @@ def _seconds_of_masking(pool: AcceptedPool, coordinates: int) -> float:
     lattice = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
     started = time.perf_counter()
     for _ in range(2):  # a request is checked before it is counted and again when it is computed
-        asked = PoolRound(
+        asked = MaskedRound(
             made_up, cards, run="", plan="", round=0, coordinates=coordinates, **lattice
         )
         members[0].check(asked)
@@ -335,8 +335,8 @@ def check_answer_time(
 ) -> None:
     """Refuse an ``answer_seconds`` that the largest draw does not keep: its time would tell.
 
-    One step over all records is done and timed, at made-up parameters, and where noise is pooled
-    masking for the largest cohort, with made-up keys. Nothing of it is kept.
+    One step over all records is done and timed, at made-up parameters, and where noise is
+    distributed masking for the largest cohort, with made-up keys. Nothing of it is kept.
 
     Args:
         terms: with ``answer_seconds = 0`` nothing is timed.

@@ -33,7 +33,7 @@ from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.guard.protocol import RevealRequest, encode
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
-    AcceptedPool,
+    AcceptedGroup,
     AcceptedReports,
     AcrossRuns,
     Delta,
@@ -46,7 +46,7 @@ from dpcohort.deploy.ledger.terms import (
     hex_digits,
     reports_asked_of,
 )
-from dpcohort.deploy.pooled import cohort_sha256
+from dpcohort.deploy.secure_aggregation import cohort_sha256
 from dpcohort.errors import InputError
 from dpcohort.limits import (
     LARGEST_HEADER,
@@ -204,7 +204,7 @@ def layout_sha256(
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
-def _check_messages(pool: AcceptedPool) -> None:
+def _check_messages(pool: AcceptedGroup) -> None:
     """Refuse a cohort whose messages would be too long: its draws would be counted for nothing.
 
     The longest is the request for shares of masks: a card of everybody, and signatures of those who
@@ -278,13 +278,13 @@ class AcceptedRun(Format):
     sampler: Sampler = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
-    pool: AcceptedPool | None = None
+    pool: AcceptedGroup | None = None
 
     @model_validator(mode="after")
     def _check_pool(self) -> AcceptedRun:
         if self.pool is not None and (self.plan is None or self.least_noise_multiplier is None):
             raise InputError.because(
-                "a run whose noise is pooled needs plan and least_noise_multiplier: its weight is "
+                "a run with distributed noise needs plan and least_noise_multiplier: its weight is "
                 "that of the plan and no other."
             )
         if self.pool is not None:
@@ -433,8 +433,8 @@ class GuardTerms(Format):
         normalisation: public constants that scale the stored inputs.
         table: how a table is read, for data that are one.
         runs: runs accepted beforehand; others need ``dpcohort ledger accept``.
-        identity: file with the client's secret for pooled noise, beside the terms; empty for none.
-            ``dpcohort guard identity`` makes one.
+        identity: file with the client's secret for distributed noise, beside the terms; empty for
+            none. ``dpcohort guard identity`` makes one.
         closed_runs: runs that are answered no longer, though the ledger knows them as accepted.
         allowed_users: user ids that may ask; names are looked up when the file is read.
         same_user: let the guard's own user ask too. For a trial: such a user could as well open
@@ -529,8 +529,8 @@ def _epsilon_alone(plan: Plan, client: int) -> float:
 
 def pool_from_plan(
     plan: Plan, members: Mapping[str, str], *, client: str | None = None
-) -> AcceptedPool:
-    """What a plan whose noise is pooled asks a client's owner to count on.
+) -> AcceptedGroup:
+    """What a plan whose noise is distributed asks a client's owner to count on.
 
     Args:
         plan: the plan.
@@ -538,22 +538,24 @@ def pool_from_plan(
         client: whose rounds; all rounds if not given, as the server knows them.
 
     Raises:
-        InputError: noise is not pooled in it, a key is missing, cohorts are too large for the
+        InputError: noise is not distributed in it, a key is missing, cohorts are too large for the
             messages, or no masked sums are possible.
 
     Example:
         >>> from dpcohort import Contract, Population, Training, make_plan
         >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[1, 1, 4, 8], delta=1e-5)
         >>> plan = make_plan(clients, Training(rounds=8, cohort_size=3, batch_size=60), seed=0,
-        ...                  accountant=Contract(trust="pooled"))
+        ...                  accountant=Contract(trust="distributed"))
         >>> keys = {name: f"{i:064x}" for i, name in enumerate(clients.ids)}
         >>> pool = pool_from_plan(plan, keys, client=clients.ids[3])
         >>> pool.honest, len(pool.cohorts) == int(plan.counts[3])
         (3, True)
     """
-    if plan.pooled is None:
-        raise InputError.because("noise is not pooled in this plan: it needs no members' keys.")
-    if plan.pooled.honest == 1:  # nothing is masked, so the plan has no lattice for sums
+    if plan.distributed is None:
+        raise InputError.because(
+            "noise is not distributed in this plan: it needs no members' keys."
+        )
+    if plan.distributed.honest == 1:  # nothing is masked, so the plan has no lattice for sums
         raise InputError.because(
             "a client of this plan counts on nobody but itself: adding masks buys nothing then. "
             "Use trust = 'local'."
@@ -578,12 +580,12 @@ def pool_from_plan(
             cohorts[str(round)] = cohort_sha256(names)
             met.update(names)
     dropouts = plan.contract.dropouts
-    pool = AcceptedPool(
+    pool = AcceptedGroup(
         cohort_size=size,
-        colluding=size - plan.pooled.honest - dropouts,
+        colluding=size - plan.distributed.honest - dropouts,
         dropouts=dropouts,
-        exponent=plan.pooled.exponent,
-        modulus_bits=plan.pooled.modulus_bits,
+        exponent=plan.distributed.exponent,
+        modulus_bits=plan.distributed.modulus_bits,
         members={name: members[name] for name in drawn if name in met},
         cohorts=cohorts,
     )
@@ -616,7 +618,7 @@ def terms_from_plan(
         allowed_users: users that may ask.
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
-        members: where noise is pooled, the public key of every drawn client, by its id.
+        members: where noise is distributed, the public key of every drawn client, by its id.
 
     Raises:
         InputError: no such client, one without a budget, one never drawn, or one that is in so many
@@ -658,7 +660,7 @@ def terms_from_plan(
     }
     if plan.before:
         values["epsilon"] = _epsilon_alone(plan, k)
-    if plan.pooled is not None:
+    if plan.distributed is not None:
         values["identity"] = IDENTITY_FILE
     lines = _lines_of_charges(plan, k)
     for line in commented_terms().splitlines():
@@ -672,7 +674,7 @@ def terms_from_plan(
     if plan.reports.are_private:
         about = "what the plan's rule asks for beside draws"
         lines += _table("runs.reports", about, reports_asked_of(plan, k))
-    if plan.pooled is not None:
+    if plan.distributed is not None:
         pool = pool_from_plan(plan, members or {}, client=client)
         said = pool.model_dump(exclude={"members", "cohorts"})
         keys = {toml_value(name): key for name, key in pool.members.items()}

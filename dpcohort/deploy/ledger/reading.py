@@ -101,7 +101,8 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
     counted draws and reports alone, at the run's δ, if their number was not chosen from what they
     gave out; ``promised_epsilon`` holds whatever a server did. ``unreleased_draws`` are lost, or
     being computed; all draws that were reserved count. Of ``reports`` is told where the terms allow
-    any. Where noise is pooled, ``alone_epsilon`` holds also if all others collude with the server.
+    any. Where noise is distributed, ``alone_epsilon`` holds also if all others collude with the
+    server.
     """
     terms, counted, asked = account.terms, len(account.draws), len(account.reports)
     released = sum(output is not None for output in account.draws.values())

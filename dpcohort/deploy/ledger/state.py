@@ -29,7 +29,7 @@ class Account:
         terms: what the owner accepted.
         draws: every draw counted, with the row and the SHA-256 of its output if it has one.
         reports: every report counted, likewise.
-        unmasked: of draws whose noise is pooled, the hash of the set of members whose sum the
+        unmasked: of draws whose noise is distributed, the hash of the set of members whose sum the
             client has helped to unmask; one for a draw, ever.
         discarded: outputs up to this row are deleted.
     """
@@ -216,7 +216,9 @@ class LedgerState:
             )
         if terms.pool is not None and key.draw != 0:
             # Masks have the name of the round: a second draw in it would use them twice.
-            raise InputError("draw", given=key.draw, allowed="0, the one of a round, where pooled")
+            raise InputError(
+                "draw", given=key.draw, allowed="0, the one of a round, where distributed"
+            )
         if len(counted) >= terms.draws:
             raise BudgetExceededError(
                 f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "

@@ -19,8 +19,8 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, mode
 
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
+from dpcohort.accounting.distributed import agreeing_members
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.pooled import agreeing_members
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
@@ -184,8 +184,8 @@ def _cohorts(given: Any) -> dict[str, str]:
     return dict(given)
 
 
-class AcceptedPool(Format):
-    """What a client's owner counts on where noise is pooled: who the others are, and how many.
+class AcceptedGroup(Format):
+    """What a client's owner counts on where noise is distributed: who the others are, and how many.
 
     Attributes:
         cohort_size: K, members of every cohort.
@@ -195,10 +195,10 @@ class AcceptedPool(Format):
         modulus_bits: sums are taken modulo two to this.
         members: name and Ed25519 public key (hexadecimal) of everybody who may be in a cohort.
         cohorts: rounds in which the client takes part, with the SHA-256 of the cohort's names
-            (:func:`~dpcohort.deploy.pooled.protocol.cohort_sha256`).
+            (:func:`~dpcohort.deploy.secure_aggregation.protocol.cohort_sha256`).
 
     Example:
-        >>> pool = AcceptedPool(cohort_size=10, colluding=2, dropouts=1, exponent=22,
+        >>> pool = AcceptedGroup(cohort_size=10, colluding=2, dropouts=1, exponent=22,
         ...     modulus_bits=40, members={f"ward-{i}": f"{i:064x}" for i in range(10)},
         ...     cohorts={"0": "a" * 64})
         >>> pool.honest, pool.threshold
@@ -233,7 +233,7 @@ class AcceptedPool(Format):
         return {**self.model_dump(exclude=set(tables)), **hashes}
 
     @model_validator(mode="after")
-    def _check_trust(self) -> AcceptedPool:
+    def _check_trust(self) -> AcceptedGroup:
         if self.honest < 2:
             raise InputError.because(
                 f"of a cohort of {self.cohort_size}, {self.colluding} colluding and "
@@ -322,14 +322,14 @@ class RunTerms(Format):
     sampler: Sampler = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
-    pool: AcceptedPool | None = None
+    pool: AcceptedGroup | None = None
 
     @model_validator(mode="after")
     def _check_steps(self) -> RunTerms:
         whole_number("draws x local_steps", self.draws * self.local_steps, at_most=_MOST)
         if self.pool is not None and (self.local_steps != 1 or self.reports is not None):
             raise InputError.because(
-                "where noise is pooled a draw has one local step and there are no reports: only "
+                "with distributed noise a draw has one local step and there are no reports: only "
                 "sums of a whole cohort carry the noise that is counted on."
             )
         return self
@@ -355,7 +355,7 @@ class RunTerms(Format):
         k = plan.population.index_of(client)
         if not plan.drawn[k] or plan.population.public[k]:
             raise InputError("client", given=client, allowed="one with a budget that is drawn")
-        if plan.pooled is not None or plan.adaptive is not None or plan.before:
+        if plan.distributed is not None or plan.adaptive is not None or plan.before:
             raise InputError.because(
                 "the plan pools noise, chooses from reports or goes on from a run: its terms are "
                 "for a guard. dpcohort flower init writes them."

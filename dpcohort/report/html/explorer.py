@@ -123,10 +123,10 @@ def _why_none(plan: Plan | None) -> str:
             "This plan goes on from an earlier run, and its clients have what that left of their "
             "budgets; the explorer knows whole ones. Use dpcohort replan."
         )
-    if plan.pooled is not None:
+    if plan.distributed is not None:
         return (
-            "The explorer is for clients that each add all of their own noise; here it is pooled. "
-            "Use dpcohort what-if."
+            "The explorer is for clients that each add all of their own noise; here it is "
+            "distributed. Use dpcohort what-if."
         )
     return ""
 
@@ -396,16 +396,16 @@ class ClientPoint:
         batch_size: B.
         sampling_rate: r.
         noise_multiplier: z of the plan.
-        noise_std: z / B, certified: noise on the mean gradient over C. Where noise is pooled it is
-            that of the honest members over the client's weight.
+        noise_std: z / B, certified: noise on the mean gradient over C. Where noise is distributed
+            it is that of the honest members over the client's weight.
         paper_std: what the paper's formula would add for the same steps.
         tight_std: what the tight accountant would add.
         spent: epsilon certified for the counted steps, and what was charged before them.
         share: spent over promised.
         charged: epsilon that was paid beside the steps.
-        weight: factor on its mean gradient; None unless noise is pooled.
-        own_noise: its share of noise over C; None unless noise is pooled.
-        alone: what is spent if all others collude; None unless noise is pooled.
+        weight: factor on its mean gradient; None unless noise is distributed.
+        own_noise: its share of noise over C; None unless noise is distributed.
+        alone: what is spent if all others collude; None unless noise is distributed.
     """
 
     name: str

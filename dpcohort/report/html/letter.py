@@ -54,7 +54,7 @@ def write_letter(
         receipt: of a run, or of a client's own ledger.
         risk: what no attack on the training can exceed; None where nothing bounds it, or nothing
             needs to. What was charged before the training is added here.
-        alone: the same if all others collude, where noise is pooled.
+        alone: the same if all others collude, where noise is distributed.
         history: the accounted steps, to compute all of it again.
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
@@ -249,7 +249,7 @@ def _rows(receipt: Receipt, charged: list[tuple[str, float, float]]) -> list[tup
         ("noise multiplier z", receipt.noise_multiplier),
         ("share of records in a batch", receipt.sampling_rate),
         ("batch size B", receipt.batch_size),
-        *_pooled_rows(receipt),
+        *_distributed_rows(receipt),
         *((f"reports {key}", reports[key]) for key in ("planned", "spent") if key in reports),
         ("batches", receipt.sampler),
         ("neighbouring data sets", receipt.neighbours),
@@ -257,7 +257,7 @@ def _rows(receipt: Receipt, charged: list[tuple[str, float, float]]) -> list[tup
     ]
 
 
-def _pooled_rows(receipt: Receipt) -> list[tuple[str, Any]]:
+def _distributed_rows(receipt: Receipt) -> list[tuple[str, Any]]:
     """What a receipt says of others on whom the client counts."""
     trust = receipt.trust
     if trust is None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.accounting.charges import Charge
-from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
+from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
@@ -263,8 +263,8 @@ class Report:
         grouped: the points are groups.
         adaptive: cohorts were chosen during the training, so shares of draws stand where plans
             have probabilities.
-        pooled: on whom clients count where noise is pooled, in words; empty elsewhere.
-        weighted: in some of the runs draws have weights, because noise is pooled.
+        distributed: on whom clients count where noise is distributed, in words; empty elsewhere.
+        weighted: in some of the runs draws have weights, because noise is distributed.
         heard: participation by budget, for each group.
         served: simulated accuracy by budget, for each group; empty where it may not be computed.
         served_note: why, or the stamp it must bear.
@@ -294,7 +294,7 @@ class Report:
     receipts: dict[str, str] = field(default_factory=dict)
     grouped: bool = False
     adaptive: bool = False
-    pooled: str = ""
+    distributed: str = ""
     weighted: bool = False
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -312,7 +312,7 @@ class Report:
         same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served", "explorer")
         return {
             **{name: getattr(self, name) for name in same},
-            "pooled": bool(self.pooled),
+            "distributed": bool(self.distributed),
             "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
             "worth": self.worth.get("curves", []),
@@ -375,8 +375,8 @@ def report_of_runs(
         receipts=_receipts(run, rows),
         grouped=grouped,
         adaptive=run.plan is not None and run.plan.adaptive is not None,
-        pooled=_pooled_words(run.plan),
-        weighted=any(r.plan is not None and r.plan.pooled is not None for r in runs),
+        distributed=_distributed_words(run.plan),
+        weighted=any(r.plan is not None and r.plan.distributed is not None for r in runs),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -511,10 +511,10 @@ def _cards(
     if shares:
         most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"
         cards.append(("Most of a budget spent", most, "by any client"))
-    if plan is not None and plan.pooled is not None:
+    if plan is not None and plan.distributed is not None:
         alone = max((p.alone for p in points if p.alone is not None), default=0.0)
-        honest = f"{plan.pooled.honest} of {plan.training.cohort_size}"
-        cards.append(("Honest members counted on", honest, "in every cohort; noise is pooled"))
+        honest = f"{plan.distributed.honest} of {plan.training.cohort_size}"
+        cards.append(("Honest members counted on", honest, "in every cohort; noise is distributed"))
         cards.append(("If all others collude", f"ε {alone:.3g}", "spent by any client at most"))
     return tuple(cards)
 
@@ -604,11 +604,11 @@ def _explorer(run: ReadRun) -> dict[str, Any]:
         return {"available": False, "why": f"The explorer is not shown: {error}"}
 
 
-def _pooled_words(plan: Plan | None) -> str:
-    if plan is None or plan.pooled is None:
+def _distributed_words(plan: Plan | None) -> str:
+    if plan is None or plan.distributed is None:
         return ""
     words = trust_in_words(trust_terms(plan.contract, plan.training.cohort_size))
-    return f"Noise is {words}. {NOT_POOLED_AWAY[:1].upper()}{NOT_POOLED_AWAY[1:]}."
+    return f"Noise is {words}. {NOT_PROTECTED[:1].upper()}{NOT_PROTECTED[1:]}."
 
 
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
@@ -638,12 +638,12 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
         whole = run.settings.get("drop_in") == "client"
         unit = "a client as a whole" if whole else "one record of a client"
         sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
-        if plan.pooled is not None:
-            bits = (plan.pooled.exponent, plan.pooled.modulus_bits)
+        if plan.distributed is not None:
+            bits = (plan.distributed.exponent, plan.distributed.modulus_bits)
             sections["Privacy"] |= {
                 "trust": trust_in_words(trust_terms(plan.contract, plan.training.cohort_size)),
-                "open": NOT_POOLED_AWAY,
-                "share of noise": f"{plan.pooled.share:.6g} of the clip",
+                "open": NOT_PROTECTED,
+                "share of noise": f"{plan.distributed.share:.6g} of the clip",
                 "lattice": "noise of 2^{}, modulo 2^{}".format(*bits),
             }
         sections["Selection"] = flat(_selection(plan))

@@ -421,9 +421,9 @@ def _trust_words(group: Group, other: Group) -> str:
     """Whose promises count on whom, where two groups differ in that; empty where they do not."""
 
     def whom(plan: Plan | None) -> str:
-        if plan is None or plan.pooled is None or plan.pooled.honest == 1:
+        if plan is None or plan.distributed is None or plan.distributed.honest == 1:
             return "no other client"
-        return f"{plan.pooled.honest} honest of {plan.training.cohort_size} members"
+        return f"{plan.distributed.honest} honest of {plan.training.cohort_size} members"
 
     one, two = whom(group.runs[0].plan), whom(other.runs[0].plan)
     if one == two:

@@ -113,12 +113,12 @@ class Simulation:
             shift: added to the seed.
 
         Raises:
-            InputError: its trust is pooled.
+            InputError: its trust is distributed.
         """
-        if config.contract.is_pooled:
+        if config.contract.is_distributed:
             raise InputError.because(
-                "privacy.trust = 'pooled' is not for schemes: each has an observer of its own, see "
-                "docs/schemes.md. Leave it out (--set privacy.trust=local does)."
+                "privacy.trust = 'distributed' is not for schemes: each has an observer of its "
+                "own, see docs/schemes.md. Leave it out (--set privacy.trust=local does)."
             )
         return cls(configured_job(config, data=data, shift=shift, device="cpu"))
 

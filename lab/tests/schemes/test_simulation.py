@@ -58,7 +58,7 @@ def test_private_entropy_is_refused():
         Simulation(job)
 
 
-def test_pooled_trust_is_refused():
-    pooled = small_config().with_overrides(["privacy.trust=pooled"])
+def test_distributed_trust_is_refused():
+    distributed = small_config().with_overrides(["privacy.trust=distributed"])
     with pytest.raises(InputError, match=r"privacy\.trust=local does"):
-        Simulation.of(pooled)
+        Simulation.of(distributed)

@@ -432,14 +432,14 @@ def test_plans_that_a_mod_cannot_keep_are_refused(tmp_path):
     plan = make_plan(public, Training(rounds=2, cohort_size=2, batch_size=3), seed=0)
     with pytest.raises(InputError, match="public client"):
         PrivacyAwareStrategy(plan, run="a", out=tmp_path)
-    pooled = make_plan(
+    distributed = make_plan(
         Population.from_arrays(sizes=[90] * 4, epsilon=[4.0] * 4, delta=1e-5),
         Training(rounds=2, cohort_size=3, batch_size=9),
         seed=0,
-        accountant=Contract(trust="pooled"),
+        accountant=Contract(trust="distributed"),
     )
     with pytest.raises(InputError, match="need guards"):
-        PrivacyAwareStrategy(pooled, run="a", out=tmp_path)
+        PrivacyAwareStrategy(distributed, run="a", out=tmp_path)
 
 
 def test_it_cannot_be_put_into_another_strategy(tmp_path):

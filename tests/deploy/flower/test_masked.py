@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds whose noise is pooled, with real guards in this process and a server that plays fair."""
+"""Rounds with distributed noise, with real guards in this process and a server that plays fair."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from .conftest import small_settings
 NAMES = [f"ward-{i}" for i in range(5)]
 
 
-def pooled_settings(*, rounds=2, **changes):
+def distributed_settings(*, rounds=2, **changes):
     """Five clients who are all in every round; two may vanish."""
     population = Population.from_arrays(
         ids=NAMES, sizes=[200, 300, 250, 350, 300], epsilon=[2.0, 4.0, 8.0, 4.0, 2.0], delta=1e-5
     )
     training = Training(rounds=rounds, cohort_size=5, batch_size=20, dimension=650)
-    trust = Contract(trust="pooled", dropouts=2)
+    trust = Contract(trust="distributed", dropouts=2)
     plan = make_plan(population, training, seed=3, accountant=trust)
     return small_settings(plan=plan, test="", **changes)
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    settings = pooled_settings()
-    kit = write_kit(tmp_path_factory.mktemp("pooled") / "kit", **settings)
+    settings = distributed_settings()
+    kit = write_kit(tmp_path_factory.mktemp("distributed") / "kit", **settings)
     write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
     return kit
 
@@ -127,7 +127,7 @@ def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
         kinds = [kind for _, kind, t in carried.asked if t == round]
         assert sorted(kinds) == ["MaskedRequest"] * 5 + ["RevealRequest"] * 5
     plan, pool = carried.federation.plan, carried.federation.pool
-    unit = plan.pooled.share * plan.training.clip / 2**pool.exponent
+    unit = plan.distributed.share * plan.training.clip / 2**pool.exponent
     for t, step in enumerate(steps):
         clear = sum(parts[5 * t : 5 * t + 5]) * unit / 5  # the step size is 1
         np.testing.assert_allclose(step.updates[0].numpy(), clear, rtol=1e-6)
@@ -298,7 +298,7 @@ def test_kept_keys_that_were_changed_are_asked_for_again(kit, tmp_path, harm):
 
 def test_a_member_with_another_ledger_gives_another_key(tmp_path):
     """Of its old key, kept while it was away, it says no; then it is asked for its new one."""
-    settings = pooled_settings(rounds=3)
+    settings = distributed_settings(rounds=3)
     kit = write_kit(tmp_path / "kit", **settings)
     write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
     kill_in_round_1(kit, tmp_path / "run")
@@ -399,7 +399,7 @@ def test_the_pages_of_a_kit_say_that_sums_leave_and_what_members_are(kit):
 
 
 def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
-    settings = pooled_settings(trial=False)
+    settings = distributed_settings(trial=False)
     with pytest.raises(InputError, match="let each owner make its own"):
         write_kit(tmp_path / "kit", **settings)
     keys = {name: f"{i + 1:064x}" for i, name in enumerate(NAMES)}
@@ -412,8 +412,8 @@ def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
         write_kit(tmp_path / "kit-2", **settings, members=keys)
 
 
-def test_the_pooled_demo_has_clients_that_count_on_each_other():
-    settings, records = demo_settings(rounds=2, pooled=10)
+def test_the_distributed_demo_has_clients_that_count_on_each_other():
+    settings, records = demo_settings(rounds=2, distributed=10)
     plan = settings["plan"]
-    assert (plan.pooled.honest, len(records), plan.training.cohort_size) == (7, 10, 10)
-    assert demo_settings(rounds=2, pooled=3)[0]["plan"].pooled.honest == 3
+    assert (plan.distributed.honest, len(records), plan.training.cohort_size) == (7, 10, 10)
+    assert demo_settings(rounds=2, distributed=3)[0]["plan"].distributed.honest == 3

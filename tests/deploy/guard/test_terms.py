@@ -101,9 +101,9 @@ def _plan(**trust):
 @pytest.mark.parametrize(
     ("trust", "words"),
     [
-        ({}, "noise is not pooled in this plan"),
-        ({"trust": "pooled", "colluding": 2}, "counts on nobody but itself"),
-        ({"trust": "pooled"}, "'gift' is public and has no guard"),
+        ({}, "noise is not distributed in this plan"),
+        ({"trust": "distributed", "colluding": 2}, "counts on nobody but itself"),
+        ({"trust": "distributed"}, "'gift' is public and has no guard"),
     ],
 )
 def test_plans_whose_members_cannot_count_on_each_other_are_refused(trust, words):

@@ -111,9 +111,9 @@ def test_terms_of_a_plan_are_for_a_client_that_is_drawn_and_counts_on_itself(ter
     training = Training(rounds=4, cohort_size=2, batch_size=60)
     with pytest.raises(InputError, match=r"client = 'gift' .* one with a budget"):
         RunTerms.of_plan(make_plan(people, training, seed=0), "gift")
-    pooled = make_plan(people, training, seed=0, accountant=Contract(trust="pooled"))
+    distributed = make_plan(people, training, seed=0, accountant=Contract(trust="distributed"))
     with pytest.raises(InputError, match="its terms are for a guard"):
-        RunTerms.of_plan(pooled, "b")
+        RunTerms.of_plan(distributed, "b")
     assert terms.alone_epsilon() == terms.certified_epsilon()
 
 

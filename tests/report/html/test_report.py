@@ -178,23 +178,23 @@ def test_public_clients_only(run_folder, tmp_path):
     assert "nobody adds noise" in render(report)
 
 
-def test_pooled_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, tmp_path):
-    plan = small(accountant=Contract(trust="pooled", colluding=1))
-    run = read_run(run_folder(plan, tmp_path / "pooled"))
-    report = report_of_runs([Group(name="pooled", runs=(run,))])
+def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, tmp_path):
+    plan = small(accountant=Contract(trust="distributed", colluding=1))
+    run = read_run(run_folder(plan, tmp_path / "distributed"))
+    report = report_of_runs([Group(name="distributed", runs=(run,))])
     cards = {name: value for name, value, _ in report.cards}
     assert cards["Honest members counted on"] == "3 of 4"
     alone = max(row.alone for row in report.rows if row.alone is not None)
     assert cards["If all others collude"] == f"ε {alone:.3g}"
     assert alone == pytest.approx(np.nanmax(plan.certificate.alone_epsilon), rel=1e-2)
     assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
-    assert "here it is pooled" in report.explorer["why"]
+    assert "here it is distributed" in report.explorer["why"]
     page = render(report)
-    assert "Noise is pooled: the server sees the sum" in page
+    assert "Noise is distributed: the server sees the sum" in page
     # Noise that nobody adds is not called added, and weight is not called draws.
     assert "what honest members give it, certified" in page
     assert "the plan adds and has certified" not in page
-    assert f'<td class="n">{plan.pooled.share:.4g}</td></tr>' in page
+    assert f'<td class="n">{plan.distributed.share:.4g}</td></tr>' in page
     assert page.count('<th scope="col" class="n">Weight in the model</th>') == 2
     assert '<th scope="col" class="n">Drawn</th>' not in page
 

@@ -60,12 +60,15 @@ def test_other_budgets_are_said(groups):
 def test_other_trust_is_said(groups, small):
     curves = [accuracy_curve(group) for group in groups]
     assert "trust" not in headline_of(groups, curves, 0).sentence
-    plan = small(accountant=Contract(trust="pooled", colluding=1))
-    pooled = replace(
-        groups[0], name="pooled", runs=tuple(replace(run, plan=plan) for run in groups[0].runs)
+    plan = small(accountant=Contract(trust="distributed", colluding=1))
+    distributed = replace(
+        groups[0], name="distributed", runs=tuple(replace(run, plan=plan) for run in groups[0].runs)
     )
-    found = headline_of([pooled, groups[1]], curves, 0).sentence
-    assert "at the same budgets, but under DIFFERENT trust: pooled counts on 3 honest of 4" in found
+    found = headline_of([distributed, groups[1]], curves, 0).sentence
+    assert (
+        "at the same budgets, but under DIFFERENT trust: distributed counts on 3 honest of 4"
+        in found
+    )
     assert f"members, {groups[1].name} on no other client" in found
 
 

@@ -16,7 +16,7 @@ const dpcohortCharts = (() => {
   // Where cohorts were chosen during the training there are shares of draws, and no probabilities.
   const CHOSEN = data.adaptive
     ? { axis: "Share of the draws", short: "Share", name: "of the draws" }
-    : data.pooled
+    : data.distributed
       ? { axis: "Weight in the model", short: "Weight", name: "in the plan" }
       : { axis: "Probability per slot", short: "Probability", name: "in the plan" };
   const DECILES = "Deciles of the budget, strictest first";
@@ -171,7 +171,7 @@ const dpcohortCharts = (() => {
     const kinds = [
       ["paper_std", "paper's formula", 3, "triangle-down-open", 9],
       ["tight_std", "tight", 2, "circle-open", 10],
-      ["noise_std", data.pooled ? "of honest members, certified" : "in the plan, certified", 1, "x-thin", 6],
+      ["noise_std", data.distributed ? "of honest members, certified" : "in the plan, certified", 1, "x-thin", 6],
     ];
     const shown = kinds.filter(([field]) => points.some((point) => point[field] !== null));
     const traces = shown.map(([field, name, k, symbol, size]) => {
