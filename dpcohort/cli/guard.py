@@ -237,7 +237,7 @@ def identity(
     path: Annotated[Path, Argument(help="The file, new or there.")] = Path("identity.key"),
     as_json: JsonOption = False,
 ) -> None:
-    """Make a client's secret for distributed noise, once and say its public key, for others to pin."""
+    """Make a client's secret for distributed noise; say its public key, for others to pin."""
     from dpcohort.deploy.guard.files import load_identity, make_identity
 
     made = not path.exists()
