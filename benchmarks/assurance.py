@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/assurance.md: promise, attack, tries, result, test, and what the best peer has.
+"""Writes docs/assurance.md (promise, tries, result) and its log (attacks, tests, peers, mutants).
 
 ``python benchmarks/assurance.py`` (or ``make assurance``) reads ``results/assurance/*.json``, which
 the measuring commands wrote, and prints no number of its own. ``--check`` only says whether the
-page is what it would write.
+pages are what it would write.
 
 A file holds one row, or a list of rows, each with exactly these keys::
 
@@ -35,6 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "assurance"
 PAGE = ROOT / "docs" / "assurance.md"
+LOG = ROOT / "docs" / "assurance" / "log.md"
 MISSING = "not measured here"
 
 
@@ -222,9 +223,18 @@ SOURCES = (
 HEAD = """\
 # Assurance
 
-What dpcohort promises, how it was tried to break each promise, and what came of it. The command
-`make assurance` writes this page from the files in `results/assurance/`; no number in it is typed.
-What is not promised is in [sharp edges](sharp-edges.md); how to report a hole is in `SECURITY.md`.
+What dpcohort promises, how often it was tried to break each promise, and what came of it. The
+command `make assurance` writes this page from the files in `results/assurance/`. [The
+log](assurance/log.md) has each attack, the test that keeps it so, the command, machine and day,
+what peers do, and every mutant. What is not promised is in [sharp edges](sharp-edges.md); how to
+report a hole is in `SECURITY.md`.
+
+"""
+
+LOG_HEAD = """\
+# Assurance, the log
+
+Attacks, tests, commands, peers and mutants behind [assurance](../assurance.md).
 
 """
 
@@ -297,32 +307,32 @@ def record(
     return path
 
 
-def page(results: dict[str, list[Row]]) -> str:
-    """The whole document."""
+def pages(results: dict[str, list[Row]]) -> dict[Path, str]:
+    """The page and its log."""
     topics = [*FRAME]
     topics += [Topic(key, "", "", "") for key in results if key not in {t.key for t in FRAME}]
-    table, measured = [], []
+    table, attacks, measured, peers = [], [], [], []
     for topic in topics:
         rows = results.get(topic.key, [])
-        peer = topic.peer or "no figure found"
+        if topic.peer:
+            peers.append(_line(topic.promise, topic.peer))
         if not rows:
-            table.append(_line(topic.promise, topic.attack, "-", MISSING, "-", peer))
+            table.append(_line(topic.promise, "-", MISSING))
         for row in rows:
             tries = f"{row.tries:,}" if isinstance(row.tries, int) else row.tries
-            test = f"`{row.test}`"
-            table.append(_line(row.promise, row.attack, tries, row.result, test, peer))
+            table.append(_line(row.promise, tries, row.result))
+            attacks.append(_line(row.promise, row.attack, f"`{row.test}`"))
             measured.append(_line(row.promise, f"`{row.command}`", row.machine, row.date))
-    sources = [f"{number}. {words}" for number, words in enumerate(SOURCES, start=1)]
-    parts = [
-        HEAD + _table(["promise", "attack", "tries", "result", "test", "best peer"], table),
-        "## How each was measured\n\n"
-        + _table(["promise", "command", "machine", "date"], measured),
-        "## The peers, and where it was read\n\n"
-        "They are libraries for other tasks too, and better than this one at many of them. Said is "
-        "what their source says, at the version or commit named.\n\n" + "\n".join(sources) + "\n",
+    sources = "\n".join(f"{number}. {words}" for number, words in enumerate(SOURCES, start=1))
+    log = [
+        LOG_HEAD + "## Attacks\n\n" + _table(["promise", "attack", "test"], attacks),
+        "## Measurements\n\n" + _table(["promise", "command", "machine", "date"], measured),
+        "## Peers\n\nLibraries for other tasks too, and better than this one at many of them. Said "
+        "is what their source says, at the version or commit named; no figure was found for the "
+        "other promises.\n\n" + _table(["promise", "peer"], peers) + f"\n{sources}\n",
         _mutants(),
     ]
-    return "\n".join(parts)
+    return {PAGE: HEAD + _table(["promise", "tries", "result"], table), LOG: "\n".join(log)}
 
 
 def _mutants() -> str:
@@ -364,7 +374,7 @@ def _table(heads: Sequence[str], lines: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see the head of this file."""
-    parser = argparse.ArgumentParser(description="Write docs/assurance.md from results/assurance.")
+    parser = argparse.ArgumentParser(description="Write docs/assurance.md and its log.")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would change")
     parser.add_argument("--record", metavar="KEY", help="first write down a row of this name, with")
     told = ("tries", "result", "test", "command")
@@ -376,13 +386,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if None in values.values():
             parser.error("--record needs --tries, --result, --test and --command")
         record(given.record, **values)
-    text = page(recorded())
+    texts = pages(recorded())
     if given.check:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/assurance.md is not what the results say: make assurance", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8")
+        stale = [
+            str(path.relative_to(ROOT))
+            for path, text in texts.items()
+            if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
+        if stale:
+            print(f"{', '.join(stale)}: not what the results say: make assurance", file=sys.stderr)
+        return int(bool(stale))
+    for path, text in texts.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(recorded())} of {len(FRAME)} measured")
     return 0
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the benchmarks that compare two sides, and put what they print into docs/benchmarks.md.
+"""Run the benchmarks that compare two sides, and put what they print into docs/benchmarks/log.md.
 
     make bench                                       # all but the optional ones, in full
     python benchmarks/bench.py --quick               # small forms, a few minutes
     python benchmarks/bench.py --only solver guard   # some; the optional ones only so
 
-Each benchmark has a block of its own in the section "Latest run": the command, the machine and how
+Each benchmark has a block of its own: the command, the machine and how
 busy it was, and what was printed. A benchmark that fails keeps the block it had, and is named.
 """
 
@@ -22,8 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
-HEAD = "## Latest run"
+PAGE = ROOT / "docs" / "benchmarks" / "log.md"
 #: Titles, and the options of the script of that name in the full and in the small form.
 BENCHES = {
     "solver": ("Problem 1 against CVXPY with CLARABEL", "", "--quick"),
@@ -94,17 +93,15 @@ def run(command: str) -> str:
 
 def blocks(page: str) -> dict[str, str]:
     """The blocks that a page has, by title."""
-    section = page.partition(f"\n{HEAD}")[2]
-    return dict(re.findall(r"^### ([^\n]+)\n\n(.*?)(?=^### |\Z)", section, re.M | re.S))
+    return dict(re.findall(r"^### ([^\n]+)\n\n(.*?)(?=^### |\Z)", page, re.M | re.S))
 
 
 def with_blocks(page: str, found: dict[str, str]) -> str:
-    """The page with these blocks in the order of the list; nothing else of it changes."""
-    before, head, section = page.partition(f"\n{HEAD}")
-    words = section.partition("\n### ")[0].rstrip("\n")
+    """The page with these blocks in the order of the list; its head does not change."""
+    head = page.partition("\n### ")[0].rstrip("\n")
     titles = [title for title, *_ in BENCHES.values() if title in found]
     ordered = "".join(f"\n### {title}\n\n{found[title].strip()}\n" for title in titles)
-    return f"{before}{head}{words}\n{ordered}"
+    return f"{head}\n{ordered}"
 
 
 def main() -> None:

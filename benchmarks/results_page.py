@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes results/summary.json and docs/results.md from the result files; no number is typed.
+"""Writes results/summary.json, docs/results.md and its log from the result files.
 
 ``python benchmarks/results_page.py`` reads ``results/*.json``, which ``dpcohort reproduce`` and
-``dpcohort search`` wrote, and fills the places ``{{...}}`` of ``results/page.md``. ``--check`` only
-says whether both files are what it would write.
+``dpcohort search`` wrote, and fills the places ``{{...}}`` of ``results/page.md`` (what a person
+reads) and ``results/log.md`` (every cell, finding and search). ``--check`` only
+says whether the files are what it would write.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-PAGE = ROOT / "docs" / "results.md"
 PICTURES = ROOT / "docs" / "results"
-TEMPLATE = RESULTS / "page.md"
+#: Pages by their templates.
+PAGES = {
+    RESULTS / "page.md": ROOT / "docs" / "results.md",
+    RESULTS / "log.md": PICTURES / "log.md",
+}
 SUMMARY = RESULTS / "summary.json"
 
 #: Data set in the summary to its recipes: paper noise, same network, open.
@@ -228,7 +232,7 @@ def figure(name: str) -> str:
     result = load(name)
     if result is None or not (PICTURES / f"{name}.png").exists():
         return ""
-    return f"![{result['title']}](results/{name}.png)"
+    return f"![{result['title']}]({name}.png)"
 
 
 def value(words: str) -> str:
@@ -240,6 +244,19 @@ def value(words: str) -> str:
     for found in result["cells"] if result else ():
         if found["mechanism"] == mechanism.strip() and str(found["axes"].get(key)) == given:
             return f"{found[field]:.1f}"
+    return "-"
+
+
+def cohort(words: str) -> str:
+    """``NAME MECHANISM @ SIZE``: accuracy at s = 30 with cohorts of this size."""
+    left, _, size = words.partition("@")
+    name, mechanism = left.strip().split(" ", 1)
+    result = load(name)
+    for found in result["cells"] if result else ():
+        axes = found["axes"]
+        there = axes.get("s") == 30 and axes.get("cohort", 100) == int(size)
+        if there and found["mechanism"] == mechanism.strip():
+            return f"{found['mean']:.1f}"
     return "-"
 
 
@@ -266,18 +283,19 @@ WORDS: dict[str, Callable[[str], str]] = {
     "headline": headline,
     "figure": figure,
     "value": value,
+    "cohort": cohort,
     "seconds": total_seconds,
 }
 
 
-def page() -> str:
-    """The template with every place filled."""
+def page(template: Path) -> str:
+    """A template with every place filled."""
 
     def fill(found: re.Match[str]) -> str:
         word, _, rest = found[1].strip().partition(" ")
         return WORDS[word](rest.strip())
 
-    return re.sub(r"\{\{(.+?)\}\}", fill, TEMPLATE.read_text())
+    return re.sub(r"\{\{(.+?)\}\}", fill, template.read_text())
 
 
 def summary_text() -> str:
@@ -285,14 +303,14 @@ def summary_text() -> str:
 
 
 def draw() -> None:
-    """Every picture the template asks for, from the result files."""
+    """Every picture the log asks for, from the result files."""
     from dpcohort.report.figures import save_selection_figure
     from dpcohort_lab.recipes import load_recipe
     from dpcohort_lab.recipes.figures import result_figure
     from dpcohort_lab.recipes.judgement import selection_panels
 
     PICTURES.mkdir(exist_ok=True)
-    for name in re.findall(r"\{\{figure (.+?)\}\}", TEMPLATE.read_text()):
+    for name in re.findall(r"\{\{figure (.+?)\}\}", (RESULTS / "log.md").read_text()):
         result, path = load(name), PICTURES / f"{name}.png"
         if result is None:
             continue
@@ -307,11 +325,11 @@ def draw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--draw", action="store_true", help="also draw the page's pictures")
+    parser.add_argument("--draw", action="store_true", help="also draw the pictures")
     given = parser.parse_args()
     if given.draw:
         draw()
-    wanted = {SUMMARY: summary_text(), PAGE: page()}
+    wanted = {SUMMARY: summary_text(), **{out: page(source) for source, out in PAGES.items()}}
     if given.check:
         stale = [str(p.relative_to(ROOT)) for p, t in wanted.items() if p.read_text() != t]
         sys.exit(f"not up to date: {', '.join(stale)}" if stale else 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -91,9 +93,15 @@ def test_the_plan_in_the_recorded_session_is_what_the_command_prints(tmp_path, m
         assert _plain(line) in printed
 
 
+@pytest.mark.parametrize("script", ["results_page", "assurance"])
+def test_written_pages_are_what_the_results_say(script):
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", ["MNIST", "Fashion-MNIST", "CIFAR-10"])
 def test_the_headline_table_is_what_the_results_hold(name):
-    """docs/results.md is itself held to the result files."""
     held = [
         [cell.strip() for cell in line.strip("|").split("|")][2:6]
         for line in (ROOT / "docs" / "results.md").read_text().splitlines()
