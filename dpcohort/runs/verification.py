@@ -277,7 +277,7 @@ class _Check:
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
-        self._asked: defaultdict[object, set[int]] = defaultdict(set)
+        self._asked: defaultdict[int, set[int]] = defaultdict(set)
         self._early: list[int] = []
         planned = map(plan.participation.cohort, range(plan.training.rounds))
         self._cohorts: dict[int, list[int]] = {
@@ -694,16 +694,16 @@ class _Check:
 
     def guards(self) -> DrawSignatures:
         """Signatures of guards over their own draws; a wrong one breaks the run."""
+        cohorts = {t: self._cohorts[t] for t in sorted(self.counted) if t in self._cohorts}
         signatures = self._read(
             SIGNATURES,
-            lambda: check_signatures(self._folder, self._plan, self._counted(), self.run_settings),
+            lambda: check_signatures(
+                self._folder, self._plan, cohorts, self._asked, self.run_settings
+            ),
         )
         for message in (signatures or DrawSignatures()).wrong:
             self.wrong(SIGNATURES, message)
         return signatures or DrawSignatures()
-
-    def _counted(self) -> dict[int, list[int]]:
-        return {round: self._cohorts[round] for round in self.counted if round in self._cohorts}
 
 
 #: What a run is, in words.

@@ -12,8 +12,8 @@ import pytest
 
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.runs import verify_run
-from dpcohort.runs.draw_signatures import signed_bytes
 from dpcohort.runs.seal import write_sealed
+from dpcohort.signatures import DrawSignature
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def lines_of(plan, identities, sha256=None):
         for place, k in enumerate(cohort):
             client = plan.population.ids[k]
             draw = int(np.count_nonzero(cohort[:place] == k))
-            entry = {"round": round, "draw": draw, "client": client, "update": "0" * 64}
-            signature = identities[client].sign_bytes(signed_bytes(sha256 or plan.sha256, entry))
-            yield {**entry, "key": identities[client].public, "signature": signature}
+            one = DrawSignature(round, draw, client, identities[client].public, "0" * 64, "")
+            content = one.content("", sha256 or plan.sha256)
+            yield one._replace(signature=identities[client].sign_bytes(content))._asdict()
 
 
 def verified(folder, lines, members=None):
@@ -54,7 +54,7 @@ def test_signatures_of_all_draws_are_told(finished, plan, identities):
     assert found.holds, found.findings
     assert not wrong
     drawn = int(plan.drawn.sum())
-    assert found.guards.startswith(f"signed by {drawn} of {drawn} drawn clients")
+    assert found.guards.startswith(f"signed by {drawn} of {drawn} clients")
     assert "0 draws not signed" in found.guards
     assert found.to_dict()["guards"] == found.guards
 
@@ -77,9 +77,9 @@ def changed(plan, identities, change):
     ("change", "words"),
     [
         (lambda line: {**line, "signature": "0" * 128}, "line 1: .* has not signed draw 0 of"),
-        (lambda line: {**line, "signature": None}, "has not signed"),
-        (lambda line: {**line, "update": "1" * 64}, "has not signed"),
-        (lambda line: {**line, "steps": 9}, "has not signed"),
+        (lambda line: {**line, "signature": None}, "signature"),
+        (lambda line: {**line, "released": "1" * 64}, "has not signed"),
+        (lambda line: {**line, "steps": 9}, "exactly the keys"),
         (
             lambda line: {**line, "key": Identity(os.urandom(32)).public},
             "not signed",
@@ -87,9 +87,9 @@ def changed(plan, identities, change):
         (lambda line: {**line, "draw": 99}, "the ledger counts no draw 99"),
         (lambda line: {**line, "draw": -1}, "the ledger counts no draw -1"),
         (lambda line: {**line, "round": 99}, "the ledger counts no draw"),
-        (lambda line: {**line, "round": True}, "it names no draw"),
+        (lambda line: {**line, "round": True}, "round"),
         (lambda line: {**line, "client": "nobody"}, "counts no draw 0 of 'nobody'"),
-        (lambda line: {}, "it names no draw"),
+        (lambda line: {}, "exactly the keys"),
     ],
 )
 def test_a_wrong_signature_breaks_the_run(finished, plan, identities, change, words):
@@ -98,10 +98,15 @@ def test_a_wrong_signature_breaks_the_run(finished, plan, identities, change, wo
     assert any(re.search(words, message) for message in wrong)
 
 
-def test_a_draw_is_signed_once(finished, plan, identities):
+def test_a_line_again_is_the_same_and_another_answer_is_not(finished, plan, identities):
     lines = list(lines_of(plan, identities))
     _, wrong = verified(finished, [*lines, lines[0]])
-    assert ["is signed twice" in message for message in wrong] == [True]
+    assert not wrong
+    one = DrawSignature(**lines[0])._replace(released="1" * 64)
+    signer = identities[one.client]
+    again = one._replace(signature=signer.sign_bytes(one.content("", plan.sha256)))
+    _, wrong = verified(finished, [*lines, again._asdict()])
+    assert ["released two different answers for draw 0" in message for message in wrong] == [True]
 
 
 def test_a_signature_for_another_plan_is_none(finished, plan, identities):
@@ -120,7 +125,7 @@ def test_where_members_sign_that_nobody_has_is_told(finished, plan, identities):
     members = {client: one.public for client, one in identities.items()}
     found, wrong = verified(finished, None, members=members)
     assert not wrong
-    assert f"signed by 0 of {int(plan.drawn.sum())} drawn clients" in found.guards
+    assert f"signed by 0 of {int(plan.drawn.sum())} clients" in found.guards
 
 
 def test_what_is_no_log_breaks_the_run(finished):
