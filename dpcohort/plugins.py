@@ -263,7 +263,7 @@ def check_members(kind: str, name: object, rule: object) -> None:
     if lacking:
         raise InputError.because(
             f"{name!r} is no {kind} rule: its objects lack {', '.join(lacking)}. One has "
-            f"{', '.join(needed)}; docs/rules.md shows how to write one."
+            f"{', '.join(needed)}; docs/reference/rules.md shows how to write one."
         )
 
 
