@@ -301,8 +301,9 @@ class Optimiser:
         local_step: step size of the clients, alpha_{t^g,t^l}: a number, or a `StepSize`.
         server_learning_rate: factor on the combined update.
         server_momentum: m <- momentum m + update; the model moves by m. 0 is none.
-        server: takes the server's steps in place of the two above: a class of ``torch.optim`` by its
-            name in lower case, ``yogi``, ``module:Class``, or the class itself; "" for none.
+        server: what takes the server's steps in place of the two above: a class of
+            ``torch.optim`` by its name in lower case, ``yogi``, ``module:Class``, or the class
+            itself; "" for none.
         server_settings: of that class, as it takes them: ``lr``, ...
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.

@@ -188,8 +188,8 @@ class Recorder:
                 f"round {self.state.next_round - 1} left the model with numbers that are not "
                 f"finite.{kept} Lower the step size, optimiser.learning_rate (now "
                 f"{job.optimiser.local_step}) or {job.optimiser.server_rate}, the clip, "
-                f"training.clip (now {job.plan.training.clip:g}), or the noise: it is {job.plan.noise_to_clip:.3g} "
-                "times the clip in each round."
+                f"training.clip (now {job.plan.training.clip:g}), or the noise: it is "
+                f"{job.plan.noise_to_clip:.3g} times the clip in each round."
             )
         if path is not None:
             self.whole = copy.deepcopy(self.state)
