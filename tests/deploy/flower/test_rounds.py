@@ -174,10 +174,11 @@ class _Overheard(ProjectedPlus):
 
 
 @pytest.mark.parametrize("stop_after", [None, 0, 1])
-def test_a_rule_with_memory_trains_the_same_model_as_on_one_machine(
+def test_a_rule_with_memory_and_an_adaptive_server_train_the_same_model_as_on_one_machine(
     small, fakes, tmp_path, stop_after
 ):
-    federation = replace(small.federation, aggregation={"rule": "projected-plus"})
+    steps = {"learning_rate": 1.0, "server": "adam", "server_settings": {"lr": 0.05}}
+    federation = replace(small.federation, aggregation={"rule": "projected-plus"}, optimiser=steps)
     plan, job = federation.plan, FederatedJob.of(federation)
     own = _Overheard()
     local = train(
