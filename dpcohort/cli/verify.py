@@ -97,6 +97,8 @@ def _print_verification(verification: Verification) -> None:
     )
     if verification.signed_by:
         say(f"  signed by the key {verification.signed_by}")
+    if verification.guards:
+        say(f"  draws: {verification.guards}")
     if verification.alone_epsilon is not None:
         honest = counted(verification.honest, "honest member")
         console.print(
