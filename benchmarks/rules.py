@@ -5,7 +5,7 @@
 ``--data cifar10``) at s = 30, trains a fixed set of pairs of rules with three seeds each and writes
 ``results/rules/DATA-NOISE.json``; with ``--adaptive`` the rules that choose round by round, and
 ``results/rules/DATA-NOISE-adaptive.json``. ``--page`` trains nothing and writes the files as tables
-into docs/research/what-wins/log.md; "heard" is draws over records of the strictest and of the loosest
+into docs/research/what-wins/log.md; "heard" is draws over records of the strictest and loosest
 tenth, with tight noise.
 
 Step size and eta are those of the recipe for every rule: they were searched for privacy-aware
