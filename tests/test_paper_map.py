@@ -16,7 +16,7 @@ import pytest
 from dpcohort.selection.solver import solve_selection
 
 ROOT = Path(__file__).parents[1]
-DOCS = [ROOT / "docs" / "paper-map.md", ROOT / "docs" / "notation.md"]
+DOCS = [ROOT / "docs" / "research" / "paper-map.md", ROOT / "docs" / "reference" / "notation.md"]
 MAP = DOCS[0].read_text(encoding="utf-8")
 
 #: Every label of an equation or statement in the paper's source.

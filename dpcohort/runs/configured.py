@@ -843,6 +843,8 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
         local_step=step,
         server_learning_rate=section.server_learning_rate,
         server_momentum=section.server_momentum,
+        server=section.server,
+        server_settings=section.server_settings,
         average_decay=section.average_decay,
     )
 
