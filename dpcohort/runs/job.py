@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
-from dpcohort.data.dataset import affine_map
+from dpcohort.data.dataset import affine_map, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -357,6 +357,7 @@ class Job(TrainingJob):
             device=self.device,
             dtype=torch.float32,
             transform=transform,
+            unusable=without_label(data.train_labels) if data.unusable else None,
         )
 
     def experiment(self, records: ClientRecords | None = None) -> Experiment:
@@ -434,6 +435,8 @@ def make_job(
     combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    if not private_entropy:
+        dataset.refuse_unusable()
     check_own_loss(dataset.task)
     if isinstance(model, str):
         name, module = model, built_model(model, dataset, seed, model_options, weights, frozen)
