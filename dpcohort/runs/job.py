@@ -25,7 +25,7 @@ from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
-from dpcohort.data.dataset import affine_map
+from dpcohort.data.dataset import affine_map, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -59,7 +59,7 @@ from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.text_files import toml_text
@@ -380,6 +380,7 @@ class Job(TrainingJob):
             device=self.device,
             dtype=torch.float32,
             transform=transform,
+            unusable=without_label(data.train_labels) if data.unusable else None,
         )
 
     def experiment(self, records: ClientRecords | None = None) -> Experiment:
@@ -496,6 +497,8 @@ def make_job(
     )
     device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    if not private_entropy:
+        dataset.refuse_unusable()
     check_own_loss(dataset.task)
     weights, frozen = options.get("weights"), options.get("frozen", ())
     model_options = options.get("model_options") or {}
