@@ -497,7 +497,7 @@ def make_job(
     )
     device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
-    if not private_entropy:
+    if not options.get("private_entropy"):
         dataset.refuse_unusable()
     check_own_loss(dataset.task)
     weights, frozen = options.get("weights"), options.get("frozen", ())
