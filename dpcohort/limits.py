@@ -41,8 +41,7 @@ DEEPEST_NESTING = 64
 
 #: Bytes of a configuration or a recipe (TOML).
 LARGEST_CONFIG = 1_000_000
-#: Bytes of the terms of a guard or of a run; where noise is distributed they have a line for each
-# round.
+#: Bytes of the terms of a guard or of a run; with distributed noise they have a line per round.
 LARGEST_TERMS = 16 << 20
 #: Bytes of a federation.toml, which has a key for each client.
 LARGEST_FEDERATION = 64 << 20
