@@ -62,7 +62,9 @@ __all__ = [
 ]
 
 
-Kind = Literal["selection", "adaptive", "aggregation", "optimiser", "model", "data", "loss"]
+Kind = Literal[
+    "selection", "adaptive", "aggregation", "optimiser", "local-step", "model", "data", "loss"
+]
 KINDS = get_args(Kind)
 
 #: Classes whose subclasses are of a kind without a mark. By name: none is loaded to compare.
@@ -72,6 +74,7 @@ _BASES = {
     "aggregation": "dpcohort.aggregation.rule:AggregationRule",
     "model": "torch.nn.modules.module:Module",
     "optimiser": "torch.optim.optimizer:Optimizer",
+    "local-step": "dpcohort.engine.local_rule:LocalRule",
 }
 _MARK = "__dpcohort_plugin__"
 
@@ -572,8 +575,8 @@ def plugin(kind: Kind) -> Callable[[Marked], Marked]:
 
     Args:
         kind: ``selection`` or ``adaptive`` (a class that is a rule), ``aggregation`` (a class),
-            ``optimiser`` (a class of a server optimiser), ``model`` (a function that returns a
-            module), ``data`` (one that returns a data set) or ``loss``.
+            ``optimiser`` (a class of a server optimiser), ``local-step`` (a class), ``model`` (a
+            function that returns a module), ``data`` (one that returns a data set) or ``loss``.
 
     Raises:
         InputError: there is no such kind.

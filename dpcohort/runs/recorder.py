@@ -150,12 +150,29 @@ class Recorder:
             assert self._chooser is not None
             clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
-        return cohort_of(self.job.plan, round, clients)
+        cohort = cohort_of(self.job.plan, round, clients)
+        rule = self.job.optimiser.local
+        if rule is None or not rule.keeps:
+            return cohort
+        return replace(cohort, controls=rule.controls(self.state.tensors.get("controls"), clients))
 
     def observe(self, arrived: Arrived | None) -> None:
         """Pass noisy updates to the chooser."""
-        if arrived is not None and self._chooser is not None:
-            self._chooser.saw(arrived.cohort.clients, arrived.updates)
+        if arrived is None:
+            return
+        cohort, updates, optimiser = arrived.cohort, arrived.updates, self.job.optimiser
+        if self._chooser is not None:
+            self._chooser.saw(cohort.clients, updates)
+        if optimiser.local is not None and optimiser.local.keeps:
+            tensors, length = (
+                self.state.tensors,
+                optimiser.length(self.job.plan.training, round=cohort.round),
+            )
+            kept = optimiser.local.keep(
+                tensors.get("controls"), cohort.clients, updates, cohort.controls, length
+            )
+            if kept is not None:
+                tensors["controls"] = kept
 
     def record(self, record: RoundRecord) -> RoundRecord:
         """Write a computed round down, unless it left a model that is no longer numbers."""
