@@ -146,7 +146,7 @@ class ControlVariates(LocalRule):
         after = torch.full((size, updates.shape[1]), torch.nan).to(updates)
         if kept is not None:
             after[:before] = kept
-        for client in rows.unique():
+        for client in np.unique(clients).tolist():
             after[client] = gradients[rows == client].mean(0)
         return after
 

@@ -747,7 +747,8 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
     if not optimiser.server:
         del values["server"], values["server_settings"]
     if (rule := values.pop("local")) is not None:
-        settings = asdict(rule) if is_dataclass(rule) else {"repr": repr(rule)}
+        thing: Any = rule
+        settings = asdict(thing) if is_dataclass(rule) else {"repr": repr(rule)}
         values["local"] = {"rule": getattr(rule, "name", full_name(rule)), **settings}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

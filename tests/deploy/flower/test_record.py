@@ -51,7 +51,7 @@ def test_a_plan_for_another_model_is_refused(small):
 
 def test_a_local_rule_is_refused_by_name(small):
     steps = {"local": "fedprox", "local_settings": {"mu": 0.1}}
-    with pytest.raises(InputError, match="guards take plain local steps.*fedprox"):
+    with pytest.raises(InputError, match=r"guards take plain local steps.*fedprox"):
         FederatedJob.of(replace(small.federation, optimiser=steps))
 
 
