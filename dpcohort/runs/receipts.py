@@ -28,11 +28,12 @@ from dpcohort.accounting.charges import (
     read_charge,
     total,
 )
-from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words, trust_terms
+from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words
 from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import one_line
+from dpcohort.planning.reports import Origin
 from dpcohort.runs.folder import CHARGES, finite_json, read_json, read_log, write_json
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ RAW_REPORTS = (
     "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
     "noise, so no epsilon holds, whatever noise the updates carried."
 )
+#: What is said of a run, by the least private source of its noise.
+_STAMPS: dict[Origin, str] = {
+    "raw reports": RAW_REPORTS,
+    "seed": NOT_PRIVATE,
+    "floating point": FLOATING_POINT,
+    "private": _PRIVATE,
+}
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
 #: What a mod in a Flower app protects, by the key ``drop_in`` of a run's settings.
@@ -91,6 +99,12 @@ _ALL = "receipts.jsonl"
 _TOLD = ("before", "weights", "tuning", "trust")
 #: What ``verify`` calls a run: private, from a seed, or with noise that protects nobody.
 RunKind = Literal["private", "simulation", "not private"]
+_KINDS: dict[Origin, RunKind] = {
+    "raw reports": "not private",
+    "floating point": "not private",
+    "seed": "simulation",
+    "private": "private",
+}
 #: The keys of a receipt's file: of a scheme; of a client's own ledger.
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
@@ -563,15 +577,16 @@ def make_receipts(
         (True, 'NOT PRIVATE')
     """
     said = settings or {}
-    drop_in, paid = said.get("drop_in"), in_order((*plan.paid.charges, *later))
+    drop_in, paid = said.get("drop_in"), in_order((*plan.past.paid.charges, *later))
     counted = np.asarray(draws, dtype=np.int64)
+    asked = np.zeros_like(counted) if reports is None else reports
     charged = {name for charge in paid for name in charge.spent}
     took_part = plan.drawn | (counted > 0) | plan.has_past
     took_part |= np.array([name in charged for name in plan.population.ids], dtype=np.bool_)
     chosen = np.flatnonzero(took_part) if clients is None else clients
-    spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
+    spent = plan.spent_epsilon(counted, asked, clients=chosen, method=method)
     alone = spent
-    if plan.distributed is not None and plan.distributed.honest > 1:
+    if plan.noise.honest > 1:
         # By the accountant of the plan, so that both say the same; verify asks the other one too.
         once = "pld" if method == "auto" else method
         alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=once)
@@ -597,12 +612,20 @@ def make_receipts(
             spent_steps=int(counted[k]) * plan.training.local_steps,
             certified_epsilon=_known(spent[row]),
             plan=plan.sha256,
-            stamp=_stamp(plan, source_of(said), later) + (DROP_IN if drop_in else ""),
-            reports=_reports(plan, k, reports),
+            stamp=_STAMPS[plan.source(source_of(said), later)] + (DROP_IN if drop_in else ""),
+            reports=plan.reports.receipt(
+                k, asked, float(plan.report_stds[k]), float(plan.report_rates[k])
+            ),
             before=_runs_before(plan, population.ids[k]),
             weights=weights_of(said),
             tuning=_tuned(said.get("tuning"), paid),
-            trust=_trust(plan, k, _known(alone[row])),
+            trust=plan.noise.trust(
+                k,
+                plan.contract,
+                plan.training.cohort_size,
+                float(plan.certificate.alone_epsilon[k]),
+                _known(alone[row]),
+            ),
             charged=_charged(plan, k, paid),
         )
         for row, k in enumerate(chosen.tolist())
@@ -629,21 +652,12 @@ def source_of(settings: Mapping[str, Any]) -> Source:
 def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
     """What a receipt says about the runs before."""
     found = []
-    for segment in plan.before:
+    for segment in plan.past.segments:
         history = segment.spent.get(client)
         events = [] if history is None else [event.to_dict() for event in history.events]
         run = {"plan": segment.plan, "rounds": segment.rounds, "events": events}
         found.append(run if segment.honest == 1 else {**run, "honest": segment.honest})
     return tuple(found)
-
-
-def worst_source(plan: Plan, source: Source, later: Sequence[Charge] = ()) -> Source:
-    """Of a run, those before it and all charges, the one with the least private noise."""
-    sources = {source, *(segment.source for segment in plan.before)}
-    if not all(charge.private for charge in (*plan.paid.charges, *later)):
-        sources.add("seed")
-    order: tuple[Source, ...] = ("seed", "floating point", "private")
-    return next(one for one in order if one in sources)
 
 
 def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
@@ -656,10 +670,7 @@ def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
         >>> kind_of(plan, {"randomness": "seeded"})
         'simulation'
     """
-    source = worst_source(plan, source_of(settings))
-    if plan.reports.are_raw or source == "floating point":
-        return "not private"
-    return "private" if source == "private" else "simulation"
+    return _KINDS[plan.source(source_of(settings))]
 
 
 def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -703,13 +714,6 @@ def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _stamp(plan: Plan, source: Source, later: Sequence[Charge]) -> str:
-    if plan.reports.are_raw:
-        return RAW_REPORTS
-    source = worst_source(plan, source, later)
-    return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
-
-
 def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
     """What was paid for a run's records after its plan was made, as its folder keeps it.
 
@@ -728,7 +732,7 @@ def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
             raise FileFormatError(path, f"it is the charge {charge.id[:12]}....")
         found.append(charge)
     check_later(found, plan)
-    known = plan.paid.charges
+    known = plan.past.paid.charges
     return tuple(one for one in in_order((*known, *found)) if one not in known)
 
 
@@ -774,7 +778,7 @@ def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | Non
     took = [charge for charge in paid if name in charge.spent]
     if plan.population.public[k] or not took:
         return None
-    epsilon, delta = plan.paid.whole(plan.population, k)
+    epsilon, delta = plan.past.paid.whole(plan.population, k)
     return {
         "promised_epsilon": epsilon,
         "promised_delta": delta,
@@ -796,36 +800,6 @@ def _tuned(tuning: Mapping[str, Any] | None, paid: Sequence[Charge]) -> dict[str
         return None
     simulated = any(one.id == tuning.get("charge") and not one.private for one in paid)
     return {**tuning, **({"simulated": True} if simulated else {})}
-
-
-def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
-    """What a receipt says about others on whom the client counts."""
-    distributed = plan.distributed
-    if distributed is None:
-        return None
-    return {
-        **trust_terms(plan.contract, plan.training.cohort_size),
-        "weight": float(distributed.weights[k]),
-        "share": float(distributed.shares[k]),
-        "planned_alone_epsilon": _known(plan.certificate.alone_epsilon[k]),
-        "alone_epsilon": alone,
-    }
-
-
-def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:
-    """What a receipt says about reports."""
-    if plan.reports.terms is None:
-        return None
-    return {
-        "statistic": plan.reports.terms.statistic,
-        "top": plan.reports.terms.top,
-        "mode": plan.reports.terms.mode,
-        "planned": int(plan.reports.caps[k]),
-        "spent": 0 if made is None else int(made[k]),
-        "noise_multiplier": float(plan.reports.multipliers[k]),
-        "noise_std": float(plan.report_stds[k]),
-        "sampling_rate": float(plan.report_rates[k]),
-    }
 
 
 def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping[str, int]) -> None:

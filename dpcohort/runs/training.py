@@ -106,17 +106,14 @@ class Recorder:
     ) -> None:
         self.job = job
         self._rounds: FileIO | None = None
-        self._chooser: Chooser | None = None
+        self._chooser: Chooser
         #: Arrays of the checkpoint that a run goes on from.
         self._arrays: dict[str, Any] = {}
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
-        if job.plan.before and job.after is None:
-            raise InputError.because(
-                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
-                "which: --after RUN (in Python after=RUN)."
-            )
+        if job.after is None:
+            job.plan.past.refuse_beginning()
         if job.after is not None and out is None:
             raise InputError.because(
                 "a training that goes on from a run is written down: give it a folder, out."
@@ -182,16 +179,13 @@ class Recorder:
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
-        clients = self.job.plan.participation.cohort(round)
-        if clients is None:
-            assert self._chooser is not None
-            clients = self._chooser.cohort(round, self.state.parameters)
+        clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
         return cohort_of(self.job.plan, round, clients)
 
     def saw(self, arrived: Arrived | None) -> None:
         """Tell the chooser of updates, which carry their noise."""
-        if arrived is not None and self._chooser is not None:
+        if arrived is not None:
             self._chooser.saw(arrived.cohort.clients, arrived.updates)
 
     def record(self, record: RoundRecord) -> RoundRecord:
@@ -260,8 +254,7 @@ class Recorder:
             for name, value in vars(state).items()
             if value is not None
         }
-        if self._chooser is not None:
-            arrays |= self._chooser.to_arrays()
+        arrays |= self._chooser.to_arrays()
         write_checkpoint(
             self.run.path / CHECKPOINTS, arrays, next_round=state.next_round, owner=self._owner
         )

@@ -316,7 +316,7 @@ def watcher_of(plan_of):
 
     def make(**options):
         plan = plan_of("clustered")
-        return Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True, **options)
+        return Chooser(plan.participation, Journal(plan), lambda: None, repeats=True, **options)
 
     return make
 
@@ -355,6 +355,6 @@ def test_arrays_bring_the_sketches_back(watcher_of):
 
 def test_a_rule_that_looks_at_no_updates_is_told_none(plan_of):
     plan = plan_of()
-    chooser = Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True)
+    chooser = Chooser(plan.participation, Journal(plan), lambda: None, repeats=True)
     chooser.saw(np.array([3]), torch.tensor([[1.0, 2.0]]))
     assert chooser.to_arrays() == {}

@@ -194,7 +194,7 @@ def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_fol
     # Noise that nobody adds is not called added, and weight is not called draws.
     assert "what honest members give it, certified" in page
     assert "the plan adds and has certified" not in page
-    assert f'<td class="n">{plan.distributed.share:.4g}</td></tr>' in page
+    assert f'<td class="n">{plan.noise.pool.share:.4g}</td></tr>' in page
     assert page.count('<th scope="col" class="n">Weight in the model</th>') == 2
     assert '<th scope="col" class="n">Drawn</th>' not in page
 
