@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,16 @@ class Noise(ABC):
     multipliers: FloatArray
     lifted: BoolArray
 
+    if TYPE_CHECKING:  # a field or a property
+
+        @property
+        def pool(self) -> NoiseShares:
+            """Weights, shares and lattice of distributed noise.
+
+            Raises:
+                InputError: noise is local.
+            """
+
     def __post_init__(self) -> None:
         for column in (self.multipliers, self.lifted):
             column.setflags(write=False)
@@ -95,17 +105,6 @@ class Noise(ABC):
     def title(self) -> tuple[str, ...]:
         """What the title of a run says of it."""
         return ()
-
-    @property
-    def pool(self) -> NoiseShares:
-        """Weights, shares and lattice of distributed noise.
-
-        Raises:
-            InputError: noise is local.
-        """
-        raise InputError.because(
-            "noise is not distributed in this plan: it needs no members' keys."
-        )
 
     @property
     def is_simple(self) -> bool:
@@ -245,6 +244,17 @@ class LocalNoise(Noise):
     def honest(self) -> int:
         """1: a client relies on nobody else."""
         return 1
+
+    @property
+    def pool(self) -> NoiseShares:
+        """There is none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because(
+            "noise is not distributed in this plan: it needs no members' keys."
+        )
 
     @property
     def weights(self) -> FloatArray:

@@ -7,10 +7,9 @@ reports (``PrivateReports``) are charged; raw ones (``RawReports``) are bounded 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,7 +29,7 @@ _UNBOUNDED = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reports(ABC):
+class Reports:
     """Statistics that clients report before a round: terms, caps and noise.
 
     Attributes:
@@ -76,14 +75,15 @@ class Reports(ABC):
         for column in (self.caps, self.multipliers):
             column.setflags(write=False)
 
-    @property
-    @abstractmethod
-    def terms(self) -> ReportTerms:
-        """Statistic, bound and share of the budgets.
+    if TYPE_CHECKING:  # a field or a property
 
-        Raises:
-            InputError: there are no reports.
-        """
+        @property
+        def terms(self) -> ReportTerms:
+            """Statistic, bound and share of the budgets.
+
+            Raises:
+                InputError: there are no reports.
+            """
 
     @property
     def half_range(self) -> float:

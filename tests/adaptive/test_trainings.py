@@ -254,7 +254,7 @@ def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule)
         seen.append((rule, view))
         return rule_cohort(rule, view, ask)
 
-    monkeypatch.setattr("dpcohort.runs.chooser.rule_cohort", watched)
+    monkeypatch.setattr("dpcohort.planning.participation.rule_cohort", watched)
     job = job_of(plan_of(rule))
     run = train_job(job)
     kinds = (torch.Tensor, torch.nn.Module, ClientRecords, ReportHandler, Streams, EngineState)
