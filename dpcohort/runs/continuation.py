@@ -355,9 +355,7 @@ def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
             f"{folder / LEDGER} does not count round {last.rounds}, which was computed. "
             "Nothing is computed without a whole ledger; see: dpcohort verify"
         )
-    # What rules remember of clients has their old places, and is left behind.
-    names = ("parameters", "momentum", "average")
-    return {name: arrays[name] for name in names if name in arrays}
+    return arrays
 
 
 def _check_past(plan: Plan, last: Segment, folder: Path) -> None:

@@ -38,6 +38,7 @@ from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
 from dpcohort.runs.continuation import broken_leavers, segment_of
+from dpcohort.runs.draw_signatures import DrawSignatures, check_signatures
 from dpcohort.runs.folder import (
     BEFORE,
     CHARGES,
@@ -53,6 +54,7 @@ from dpcohort.runs.folder import (
     ROUNDS,
     SETTINGS,
     SIGNATURE,
+    SIGNATURES,
     checkpoint_files,
     find_run,
     read_checkpoint,
@@ -118,6 +120,7 @@ class Verification:
             collude against, charges included; None elsewhere.
         seal: hash of the result with the hashes of all files; empty of a run that is not finished.
         signed_by: public key of the signature of the seal; empty where there is none.
+        guards: which clients' guards signed their own draws; empty where none does.
         whose_word: what was computed again, and whose word is taken for what was not.
     """
 
@@ -133,6 +136,7 @@ class Verification:
     alone_epsilon: float | None = None
     seal: str = ""
     signed_by: str = ""
+    guards: str = ""
     whose_word: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -145,6 +149,8 @@ class Verification:
         plain = {**asdict(self), "holds": self.holds}
         if self.alone_epsilon is None:
             del plain["honest"], plain["alone_epsilon"]
+        if not self.guards:
+            del plain["guards"]
         return plain
 
 
@@ -209,6 +215,7 @@ def _verified(
     check.result()
     kind = check.kind(require)
     signed_by = check.signer(key)
+    guards = check.guards()
     counted, total = len(check.counted), plan.training.rounds
     if not check.finished:
         check.note("run", f"unfinished: {counted} of {total} rounds are counted.")
@@ -240,6 +247,7 @@ def _verified(
         alone_epsilon=max(alone, default=None),
         seal=check.seal,
         signed_by=signed_by,
+        guards=guards.summary,
         whose_word=whose_word(kind, check.run_settings),
     )
 
@@ -270,7 +278,7 @@ class _Check:
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
-        self._asked: defaultdict[object, set[int]] = defaultdict(set)
+        self._asked: defaultdict[int, set[int]] = defaultdict(set)
         self._early: list[int] = []
         planned = enumerate(plan.participation.planned)
         self._cohorts: dict[int, list[int]] = {round: one.tolist() for round, one in planned}
@@ -672,6 +680,19 @@ class _Check:
             by = f"signed by {found}" if found else "not signed"
             self.required(SIGNATURE, f"the run is {by}; the signature of {key} is asked for.")
         return found
+
+    def guards(self) -> DrawSignatures:
+        """Signatures of guards over their own draws; a wrong one breaks the run."""
+        cohorts = {t: self._cohorts[t] for t in sorted(self.counted) if t in self._cohorts}
+        signatures = self._read(
+            SIGNATURES,
+            lambda: check_signatures(
+                self._folder, self._plan, cohorts, self._asked, self.run_settings
+            ),
+        )
+        for message in (signatures or DrawSignatures()).wrong:
+            self.wrong(SIGNATURES, message)
+        return signatures or DrawSignatures()
 
 
 #: What a run is, in words.
