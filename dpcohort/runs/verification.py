@@ -430,7 +430,7 @@ class _Check:
             kind == "answers" and not self._asked[round] >= {*positions}
         ):
             self._early.append(line)
-        if kind == "reports" and positions is not None:
+        if kind == "reports" and positions is not None and isinstance(round, int):
             np.add.at(self.reports, positions, 1)
             self._asked[round] |= {*positions}
 
