@@ -58,7 +58,7 @@ from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import EngineName
