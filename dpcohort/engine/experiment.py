@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 
-#: What dividing and multiplying again may lose of a noise multiplier.
-_ROUNDING = 1e-9
 #: In the place of a client: the noise is that of a whole cohort.
 _ALL_MEMBERS = -1
 

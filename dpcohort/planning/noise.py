@@ -411,20 +411,9 @@ class DistributedNoise(Noise):
         self, clients: IntArray, batch_sizes: IntArray
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """Weights and shares of a cohort that holds the noise that was accounted for."""
-        if np.unique(clients).size < clients.size:
-            raise InputError.because("a client is twice in a cohort whose noise is distributed.")
         weights, shares = self.pool.weights[clients], self.pool.shares[clients]
-        # On the sum, what protects each client, in units of C.
         needed = np.asarray(self.multipliers)[clients] * weights / batch_sizes
-        squares = np.asarray(shares, dtype=np.float64) ** 2
-        least = np.sort(squares)[: self.honest]
-        sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
-        short = ~(needed <= sure * (1 + ROUNDING))
-        if least.size < self.honest or short.any():
-            raise InputError.because(
-                f"the noise of {self.honest} members of the cohort does not protect client "
-                f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
-            )
+        _check_cohort(clients, needed, shares, self.honest)
         return weights, shares
 
     def refuse_single_updates(self, what: str, instead: str) -> None:
@@ -526,6 +515,28 @@ class DistributedNoise(Noise):
     def columns(self) -> dict[str, NDArray[Any]]:
         """Weights and shares."""
         return {"weights": self.pool.weights, "shares": self.pool.shares}
+
+
+def _check_cohort(clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int) -> None:
+    """Refuse a cohort that does not hold the noise that was accounted for.
+
+    Args:
+        clients: its members.
+        needed: z_k g_k / B_k, the noise on the sum that protects each, in units of C.
+        shares: what each adds, in units of C.
+        honest: h, how many of the shares are sure to be there, a member's own among them.
+    """
+    if np.unique(clients).size < clients.size:
+        raise InputError.because("a client is twice in a cohort whose noise is distributed.")
+    squares = np.asarray(shares, dtype=np.float64) ** 2
+    least = np.sort(squares)[:honest]
+    sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
+    short = ~(needed <= sure * (1 + ROUNDING))
+    if least.size < honest or short.any():
+        raise InputError.because(
+            f"the noise of {honest} members of the cohort does not protect client "
+            f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
+        )
 
 
 def _check_kind(contract: Contract, *, distributed: bool) -> None:

@@ -262,8 +262,7 @@ def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule)
     assert bool(seen[-1][1].updates) == (rule == "clustered")
     for start in seen[-1]:
         assert not [thing for thing in reachable(start) if isinstance(thing, (*kinds, Journal))]
-    chooser = job.chooser(run.ledger, {})
-    assert any(isinstance(thing, ClientRecords) for thing in reachable(chooser))
+    assert any(isinstance(thing, ClientRecords) for thing in reachable(job.reporter()))
 
 
 @pytest.mark.parametrize("rule", ["power-of-choice", "cpow-d"])

@@ -312,7 +312,7 @@ def test_what_cannot_be_distributed_is_refused_before_anything_is_trained(make_p
     records = ClientRecords(
         rows, np.zeros(6, np.int64), indices=np.arange(6), offsets=np.array([0, 2, 4, 6])
     )
-    with pytest.raises(InputError, match="sum only"):
+    with pytest.raises(InputError, match="the sum of a cohort only"):
         Experiment(plan=plan, records=records, streams=streams, aggregation=TrimmedMean())
 
 

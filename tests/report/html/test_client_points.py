@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpcohort.planning.reports import Reports
 from dpcohort.report.html.explorer import client_points, grouped_points
 from dpcohort.report.html.sources import read_run
 from dpcohort.runs import Run
@@ -84,7 +85,8 @@ def test_reports_are_spending_too(run):
 
 def test_raw_reports_have_no_bound(run):
     choosing = run.plan.participation
-    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    terms = replace(choosing.reports.terms, mode="raw")
+    reports = Reports.of(terms, choosing.reports.caps, choosing.reports.multipliers)
     raw = replace(run.plan, participation=replace(choosing, reports=reports))
     for point in client_points(raw, run.draws, run.reports):
         assert point.spent is None
