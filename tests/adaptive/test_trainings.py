@@ -256,7 +256,7 @@ def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule)
 
     monkeypatch.setattr("dpcohort.planning.participation.rule_cohort", watched)
     job = job_of(plan_of(rule))
-    run = train_job(job)
+    train_job(job)
     kinds = (torch.Tensor, torch.nn.Module, ClientRecords, ReportHandler, Streams, EngineState)
     assert len(seen) == 6
     assert bool(seen[-1][1].updates) == (rule == "clustered")
