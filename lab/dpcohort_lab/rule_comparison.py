@@ -23,6 +23,7 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.metrics import check_together
 from dpcohort.plugins import is_named_function, rule_names
 from dpcohort.runs import (
+    ConfigSource,
     Interval,
     Job,
     Run,
@@ -35,7 +36,7 @@ from dpcohort.runs import (
     train_side_by_side,
     who_was_heard,
 )
-from dpcohort.text_files import parse_toml, toml_text
+from dpcohort.text_files import parse_toml
 from dpcohort_lab.checks import choice
 
 _CHOICE = re.compile(r"([^,()]+?)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
@@ -176,7 +177,7 @@ def _with(job: Job, config: Config, selection: RuleChoice, aggregation: RuleChoi
     ):
         raise InputError.because(str(words))
     label = f"{selection.label}, {aggregation.label}"
-    return replace(job, aggregation=rule, label=label, config=toml_text(asked.values))
+    return replace(job, aggregation=rule, label=label, source=ConfigSource.of(asked))
 
 
 def _draw_alike(some: Sequence[Job], others: Sequence[Job]) -> bool:

@@ -23,7 +23,7 @@ import pytest
 import dpcohort
 import dpcohort.runs.folder
 import dpcohort.runs.journal
-import dpcohort.runs.training
+import dpcohort.runs.recorder
 from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.plan import Plan
@@ -63,7 +63,7 @@ def attempt(plan: Plan, out: Path, owner: str = "", name: str = "", time: int = 
     """Train or go on; end when a function is called for the nth time, by Ctrl-C or kill -9."""
     calls = 0
     homes = {
-        "training": dpcohort.runs.training,
+        "training": dpcohort.runs.recorder,
         "journal": dpcohort.runs.journal,
         "folder": dpcohort.runs.folder,
     }

@@ -660,7 +660,7 @@ class PrivacyAwareStrategy:
             trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
             with owner_only(), trainer.recorded(self._out, resume=self._resume) as part:
                 evaluated(part.state.next_round)
-                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+                run_rounds([part], trainer, [step], callbacks=(RoundPrinter(evaluated),))
             self.run = part.run
             result.arrays = arrays.record(part.state.parameters.numpy())
             for words in part.run.warnings:

@@ -54,8 +54,9 @@ from dpcohort.deploy.secure_aggregation import Card, MaskedRound
 from dpcohort.engine import Arrived, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs.folder import SIGNATURES
+from dpcohort.runs.recorder import Recorder, closing
 from dpcohort.runs.run import Callback, Run
-from dpcohort.runs.training import Recorder, closing, run_rounds
+from dpcohort.runs.training import run_rounds
 from dpcohort.signatures import DrawSignature
 
 
@@ -103,7 +104,7 @@ def federate(
     with owner_only():
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
         with trainer.recorded(folder, resume=resume) as part:
-            run_rounds([part], trainer, [step], evaluator=evaluator, listeners=tuple(callbacks))
+            run_rounds([part], trainer, [step], evaluator=evaluator, callbacks=tuple(callbacks))
     return part.run
 
 
