@@ -587,7 +587,7 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
 
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
     """The optimiser with step sizes that go on where the runs before a plan ended."""
-    done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
+    done = plan.past.rounds * plan.training.local_steps
     if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
     return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
