@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import (
     private_clients,
     read_charge,
 )
-from dpcohort.accounting.distributed import refuse_undistributable, sum_only
+from dpcohort.accounting.distributed import refuse_undistributable
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -639,7 +639,7 @@ def configured_job(
 
 def _check_charges_are_counted(config: Config, plan: Plan) -> None:
     """Refuse a finished plan that promises again what the charges of a configuration took."""
-    counted = {charge.id for charge in plan.paid.charges}
+    counted = {charge.id for charge in plan.past.paid.charges}
     for charge in configured_charges(config):
         if charge.id not in counted:
             raise InputError.because(
@@ -869,8 +869,8 @@ def aggregation_for(
             allowed="the name of a rule, or an object with combine(updates, cohort)",
             next_step="See: dpcohort rules",
         )
-    if plan.distributed is not None and type(made) is not Mean:
-        raise sum_only(
+    if type(made) is not Mean:
+        plan.noise.refuse_single_updates(
             f"the aggregation {getattr(made, 'name', type(made).__name__)} needs single updates",
             "the aggregation mean",
         )

@@ -86,11 +86,7 @@ class FederatedJob(TrainingJob):
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
         """
-        if federation.plan.reports.are_raw:
-            raise InputError.because(
-                f"the rule {federation.plan.rule} chooses from raw reports of clients, "
-                "and guards give none without noise."
-            )
+        federation.plan.reports.refuse_guards(federation.plan.rule)
         terms = federation.model
         model = model or built_model(terms, seed=federation.seed)
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
