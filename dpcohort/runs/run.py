@@ -38,7 +38,7 @@ from dpcohort.runs.folder import (
 )
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.later_charges import later_charges
-from dpcohort.runs.provenance import source_of, worst_source
+from dpcohort.runs.provenance import source_of
 from dpcohort.runs.receipts import Receipt, make_receipts, write_receipts
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
@@ -177,8 +177,7 @@ class Run:
     @property
     def is_private(self) -> bool:
         """Batches and noise came from private streams, and no report was raw."""
-        source = worst_source(self.plan, source_of(self.settings))
-        return source == "private" and not self.plan.reports.are_raw
+        return self.plan.source(source_of(self.settings)) == "private"
 
     @property
     def test(self) -> TestResult:
@@ -291,9 +290,9 @@ class Run:
         return check_of(self.judged, self.test if self.is_finished and self.has_test else None)
 
     @property
-    def reports(self) -> IntArray | None:
-        """Reports counted so far, by position of the client; None where cohorts are planned."""
-        return None if self.plan.adaptive is None else self.ledger.reports
+    def reports(self) -> IntArray:
+        """Reports counted so far, by position of the client."""
+        return self.ledger.reports
 
     def curve(self) -> Curve:
         """Test accuracy and loss over the rounds."""
