@@ -353,7 +353,7 @@ def model_outputs(
     from dpcohort.models import split_features
     from dpcohort.models.each_alone import IsolatedOutputs
 
-    data = records_for(run, inputs)
+    data = records_for(run, inputs, refuse=not isolated)
     network = network_of(run, model, tokens=data.test_inputs.dtype == np.int64)
     head, prepared = split_features(network, data, isolated=isolated)
     records = torch.from_numpy(np.array(prepared.normalised(prepared.test_inputs)))
@@ -364,13 +364,17 @@ def model_outputs(
     return found
 
 
-def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) -> Dataset:
+def records_for(
+    run: Run, inputs: ArrayLike, labels: ArrayLike | None = None, *, refuse: bool = True
+) -> Dataset:
     """Records as a data set, so that they are checked and scaled as those of the training.
 
     Args:
         run: that training.
         inputs: of the records, which are test records.
         labels: with them, the records are training records as well.
+        refuse: name the first record that cannot be used; where that would tell of a private one,
+            it is computed as it is.
 
     Raises:
         InputError: the training is not finished, does not say how inputs are scaled, or records do
@@ -405,7 +409,7 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
     normalisation = Normalisation(
         scale=said["scale"], mean=tuple(said["mean"]), std=tuple(said["std"])
     )
-    return dataset_from_arrays(
+    data = dataset_from_arrays(
         "new records",
         train_inputs=array[:1] if labels is None else array,
         train_labels=none if labels is None else labels,
@@ -414,6 +418,9 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
         normalisation=normalisation,
         task=task,
     )
+    if refuse:
+        data.refuse_unusable()
+    return data
 
 
 def network_of(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:

@@ -83,6 +83,7 @@ def test_what_was_lost_is_written_and_told(job, tmp_path):
 
 def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
+    recorder.begin(EngineState(job.initial()))
     cohort = cohort_of(job.plan, 0)
     recorder.count(0, cohort.clients)
     state = EngineState(job.initial(), next_round=1)
