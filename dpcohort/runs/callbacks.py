@@ -20,11 +20,7 @@ from dpcohort.runs.run import Run
 
 def added_noise(record: RoundRecord, run: Run) -> list[float]:
     """What each draw of a round really added: where noise is distributed, its share."""
-    distributed = run.plan.distributed
-    if distributed is None:
-        return list(record.noise_stds)
-    shares = distributed.shares[list(record.clients)] * run.plan.training.clip
-    return [float(share) for share in shares]
+    return run.plan.noise.added(record.clients, record.noise_stds, run.plan.training.clip)
 
 
 def _scalars(record: RoundRecord, run: Run) -> Iterator[tuple[str, float]]:

@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import (
     private_clients,
     read_charge,
 )
-from dpcohort.accounting.distributed import refuse_undistributable, sum_only
+from dpcohort.accounting.distributed import refuse_undistributable
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -639,7 +639,7 @@ def configured_job(
 
 def _check_charges_are_counted(config: Config, plan: Plan) -> None:
     """Refuse a finished plan that promises again what the charges of a configuration took."""
-    counted = {charge.id for charge in plan.paid.charges}
+    counted = {charge.id for charge in plan.past.paid.charges}
     for charge in configured_charges(config):
         if charge.id not in counted:
             raise InputError.because(
@@ -819,6 +819,7 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
     from dpcohort.engine import InverseRootStep, InverseTimeStep, Optimiser, StepSize
+    from dpcohort.engine.local_rule import local_rule
 
     step: float | StepSize = 0.1 if section.learning_rate is None else section.learning_rate
     if section.step == "inverse-time" and section.beta is not None:
@@ -831,6 +832,7 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
         server_momentum=section.server_momentum,
         server=section.server,
         server_settings=section.server_settings,
+        local=local_rule(section.local, section.local_settings),
         average_decay=section.average_decay,
     )
 
@@ -867,8 +869,8 @@ def aggregation_for(
             allowed="the name of a rule, or an object with combine(updates, cohort)",
             next_step="See: dpcohort rules",
         )
-    if plan.distributed is not None and type(made) is not Mean:
-        raise sum_only(
+    if type(made) is not Mean:
+        plan.noise.refuse_single_updates(
             f"the aggregation {getattr(made, 'name', type(made).__name__)} needs single updates",
             "the aggregation mean",
         )

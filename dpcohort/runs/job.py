@@ -234,8 +234,8 @@ class TrainingJob(ABC):
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """What names the cohorts; None where the schedule does.
+    ) -> Chooser:
+        """What names the cohorts of a run.
 
         Args:
             journal: where reports are counted.
@@ -245,15 +245,15 @@ class TrainingJob(ABC):
         Raises:
             InputError: a run with raw reports cannot go on, for they were never written down.
         """
-        if self.plan.adaptive is None:
-            return None
-        if self.plan.reports.are_raw and not journal.is_empty:
-            raise InputError.because(
-                "a run with raw reports cannot go on: what clients reported was never written "
-                "down. Begin it again in another folder."
-            )
-        rule, ask = self.plan.adaptive.rule, self.reporter(records)
-        return Chooser(rule, journal, ask, repeats=self.repeats, arrays=arrays)
+        if not journal.is_empty:
+            self.plan.reports.refuse_resume()
+        return Chooser(
+            self.plan.participation,
+            journal,
+            lambda: self.reporter(records),
+            repeats=self.repeats,
+            arrays=arrays,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -285,10 +285,7 @@ class Job(TrainingJob):
         """Its label, or else the rules that make it what it is."""
         combined = described_aggregation(self.aggregation, self.plan)
         rules = [self.plan.rule] + ([] if combined is None else [combined["rule"]])
-        if self.plan.reports.are_raw:
-            rules.append("raw reports, NOT PRIVATE")
-        if self.plan.distributed is not None:
-            rules.append(f"distributed ({self.plan.distributed.honest} honest)")
+        rules += [*self.plan.reports.title, *self.plan.noise.title]
         return self.label or ", ".join(rules)
 
     @cached_property
@@ -297,9 +294,10 @@ class Job(TrainingJob):
         if self.private:
             return Streams.from_entropy()
         seed = self.seed
-        if self.plan.before:  # rounds are numbered anew, and must not repeat the noise of the old
-            said = f"{seed} after {self.plan.before[-1].ledger}".encode()
-            seed = int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
+        for before in self.plan.past.segments[-1:]:
+            # Rounds are numbered anew, and must not repeat the noise of the old.
+            name = f"{seed} after {before.ledger}".encode()
+            seed = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
         return Streams.seeded(seed)
 
     @property
@@ -529,7 +527,7 @@ def make_job(
         check_holders(after, plan, partition, dataset)
     private, merged = options.get("private_entropy", False), options.get("merged_noise", False)
     if private:
-        refuse_simulated(plan.paid.charges)
+        refuse_simulated(plan.past.paid.charges)
         check_stated(dataset)
         _check_sampling(plan)
     if merged:
@@ -570,7 +568,7 @@ def make_job(
 def _check_mergeable(plan: Plan, rule: AggregationRule, *, private: bool) -> None:
     """Refuse merged noise where somebody sees single updates."""
     refuse_unmergeable(Streams.from_entropy() if private else Streams.seeded(0), rule)
-    if plan.adaptive is not None and plan.adaptive.rule.watches_updates:
+    if plan.participation.watches_updates:
         raise InputError.because(
             f"merged_noise does not go with the rule {plan.rule}: it looks at single "
             "updates, which would carry no noise of their last step. Leave it off."
@@ -589,7 +587,7 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
 
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
     """The optimiser with step sizes that go on where the runs before a plan ended."""
-    done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
+    done = plan.past.rounds * plan.training.local_steps
     if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
     return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
@@ -714,8 +712,7 @@ def _check_sampling(plan: Plan) -> None:
     so.
     """
     population, steps = plan.population, np.asarray(plan.steps)
-    members = 1 if plan.distributed is None else plan.training.cohort_size
-    numbers = members * plan.training.dimension
+    numbers = plan.noise.summands(plan.training.cohort_size) * plan.training.dimension
     for k in np.flatnonzero(~population.public & (steps > 0)).tolist():
         epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
         if delta_of_sampling(epsilon, numbers, int(steps[k])) > 1e-9 * delta:
@@ -746,5 +743,9 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
         values["server"] = full_name(optimiser.server)
     if not optimiser.server:
         del values["server"], values["server_settings"]
+    if (rule := values.pop("local")) is not None:
+        thing: Any = rule
+        settings = asdict(thing) if is_dataclass(rule) else {"repr": repr(rule)}
+        values["local"] = {"rule": getattr(rule, "name", full_name(rule)), **settings}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

@@ -84,17 +84,14 @@ class Recorder:
     ) -> None:
         self.job = job
         self._rounds: FileIO | None = None
-        self._chooser: Chooser | None = None
+        self._chooser: Chooser
         #: Arrays of the checkpoint that a run goes on from.
         self._arrays: dict[str, Any] = {}
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
-        if job.plan.before and job.after is None:
-            raise InputError.because(
-                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
-                "which: --after RUN (in Python after=RUN)."
-            )
+        if job.after is None:
+            job.plan.past.refuse_beginning()
         if job.after is not None and out is None:
             raise InputError.because(
                 "a training that goes on from a run is written down: give it a folder, out."
@@ -145,17 +142,27 @@ class Recorder:
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
-        clients = self.job.plan.participation.cohort(round)
-        if clients is None:
-            assert self._chooser is not None
-            clients = self._chooser.cohort(round, self.state.parameters)
+        clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
-        return cohort_of(self.job.plan, round, clients)
+        cohort = cohort_of(self.job.plan, round, clients)
+        rule = self.job.optimiser.local
+        if rule is None or not rule.keeps:
+            return cohort
+        return replace(cohort, controls=rule.controls(self.state.tensors.get("controls"), clients))
 
     def observe(self, arrived: Arrived | None) -> None:
         """Pass noisy updates to the chooser."""
-        if arrived is not None and self._chooser is not None:
-            self._chooser.saw(arrived.cohort.clients, arrived.updates)
+        if arrived is None:
+            return
+        cohort, updates, rule = arrived.cohort, arrived.updates, self.job.optimiser.local
+        self._chooser.saw(cohort.clients, updates)
+        if rule is not None and rule.keeps:
+            tensors = self.state.tensors
+            length = self.job.optimiser.length(self.job.plan.training, round=cohort.round)
+            before = tensors.get("controls")
+            kept = rule.keep(before, cohort.clients, updates, cohort.controls, length)
+            if kept is not None:
+                tensors["controls"] = kept
 
     def record(self, record: RoundRecord) -> RoundRecord:
         """Write a computed round down, unless it left a model that is no longer numbers."""
@@ -217,9 +224,7 @@ class Recorder:
             return
         if self._rounds is not None:  # a state on disk has all of its rounds written down
             os.fsync(self._rounds.fileno())
-        arrays = state.to_arrays()
-        if self._chooser is not None:
-            arrays |= self._chooser.to_arrays()
+        arrays = {**state.to_arrays(), **self._chooser.to_arrays()}
         write_checkpoint(
             self.run.path / CHECKPOINTS, arrays, next_round=state.next_round, owner=self._owner
         )

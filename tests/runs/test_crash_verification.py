@@ -92,7 +92,7 @@ def looked_at(out: Path, plan: Plan) -> None:
     """It holds, and says how much is counted, which is what the ledger counts."""
     found = verify_run(out, method="pld")
     assert found.holds, [one for one in found.findings if one.kind != "note"]
-    key = "cohort" if plan.adaptive is not None else "draws"
+    key = "cohort" if plan.participation.deciding else "draws"
     lines = (out / "ledger.jsonl").read_text().splitlines()
     assert found.rounds == sum(key in json.loads(line) for line in lines)
     assert found.finished == (out / "result.json").exists()

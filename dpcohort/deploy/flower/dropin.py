@@ -697,7 +697,7 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         InputError: naming what to plan instead.
     """
-    if plan.distributed is not None or plan.adaptive is not None or plan.before:
+    if not plan.is_simple:
         raise InputError.because(
             "mods execute plans with fixed cohorts, local noise and no run before them; "
             "distributed noise, rules that choose from reports and later parts of a run need "

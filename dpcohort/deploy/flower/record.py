@@ -86,11 +86,7 @@ class FederatedJob(TrainingJob):
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
         """
-        if federation.plan.reports.are_raw:
-            raise InputError.because(
-                f"the rule {federation.plan.rule} chooses from raw reports of clients, "
-                "and guards give none without noise."
-            )
+        federation.plan.reports.refuse_guards(federation.plan.rule)
         terms = federation.model
         model = model or built_model(terms, seed=federation.seed)
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
@@ -101,6 +97,11 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        if optimiser.local is not None:
+            raise InputError.because(
+                f"guards take plain local steps, and the local rule {optimiser.local.name} "
+                "corrects them. Leave optimiser.local out of a federation."
+            )
         carried = carried_state(federation.plan, after, optimiser)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)

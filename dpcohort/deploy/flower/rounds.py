@@ -209,10 +209,10 @@ class GuardTrainer:
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
         self._keep(signatures)
-        if total is None or plan.distributed is None:
+        if total is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
-        unit = math.ldexp(plan.distributed.share * plan.training.clip, -pool.exponent)
+        unit = math.ldexp(plan.noise.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
