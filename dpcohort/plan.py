@@ -295,8 +295,8 @@ class Plan:
 
     @cached_property
     def sampling_rates(self) -> FloatArray:
-        """r_k = B_k / |M_k|."""
-        return shared(self.batch_sizes / self.population.sizes)
+        """r_k, the probability that a record is in one batch: B_k / |M_k|, or 1 / bins."""
+        return shared(self.contract.sampler.rates(self.population.sizes, self.batch_sizes))
 
     @property
     def drawn(self) -> BoolArray:
@@ -386,19 +386,19 @@ class Plan:
 
     def events(self, client: int, *, draws: int, reports: int) -> History:
         """The events of this plan alone, of a client that was drawn and asked so often."""
-        parts = [(self.noise.multipliers, self.sampling_rates, draws * self.training.local_steps)]
+        parts = [(self.noise.multipliers, self.sampling_rates, draws, self.training.local_steps)]
         if self.reports.are_private:
-            parts.append((self.reports.multipliers, self.report_rates, reports))
+            parts.append((self.reports.multipliers, self.report_rates, reports, 1))
         return History(
             tuple(
-                Event(
+                Event.of(
                     noise_multiplier=float(noise[client]),
                     sampling_rate=float(rate[client]),
-                    steps=steps,
-                    **self.contract.sampling,
+                    steps=uses * steps,
+                    **self.contract.sampling(steps),
                 )
-                for noise, rate, steps in parts
-                if steps > 0 or not np.isnan(noise[client])
+                for noise, rate, uses, steps in parts
+                if uses > 0 or not np.isnan(noise[client])
             )
         )
 
@@ -487,7 +487,7 @@ class Plan:
                 delta=self.population.delta[clients],
                 sampling_rate=self.sampling_rates[clients],
                 steps=steps,
-                **self.contract.sampling,
+                **self.contract.sampling(self.training.local_steps),
                 method=method,
             )
         )
@@ -739,9 +739,10 @@ def make_plan(
     multipliers, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
-        sampling_rates=population.sampling_rates(training),
+        sampling_rates=contract.sampler.rates(population.sizes, population.batches(training)),
         steps=schedule.counts * training.local_steps,
         contract=contract,
+        local_steps=training.local_steps,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
         past=past.histories(population),

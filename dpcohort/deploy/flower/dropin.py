@@ -64,7 +64,7 @@ from dpcohort.deploy.guard.files import GuardedData, check_records
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import Batches, LocalTraining, layout_of
+from dpcohort.deploy.guard.training import LocalTraining, Sampling, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine.clipping import FlatLayout
@@ -370,13 +370,13 @@ class _WholeUpdate:
         self.layout = layout_of(self._arrays.module)
 
     def update(
-        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+        self, parameters: Vector, lattice: Lattice, sampling: Sampling, step_sizes: Sequence[float]
     ) -> Vector:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        return noisy_update(moved, lattice, scale=alpha / batches[2])
+        return noisy_update(moved, lattice, scale=alpha / sampling[2])
 
     def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
         """What the app's own training makes of the parameters; None where it failed."""

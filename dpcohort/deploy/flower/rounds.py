@@ -278,7 +278,7 @@ class GuardTrainer:
             "run": self._federation.run,
             "plan": self._plan.sha256,
             "round": round,
-            "sampler": self._plan.contract.sampler,
+            "sampler": self._plan.contract.sampler.name,
             "neighbours": self._plan.contract.neighbours,
             "model": self._model,
             "layout": self._layout,

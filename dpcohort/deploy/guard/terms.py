@@ -25,8 +25,9 @@ import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
+from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.samplers import SamplerName
 from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
@@ -275,7 +276,7 @@ class AcceptedRun(Format):
     rounds: Natural
     draws: Natural
     least_noise_multiplier: Positive | None = None
-    sampler: Sampler = "poisson"
+    sampler: SamplerName = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None

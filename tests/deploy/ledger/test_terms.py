@@ -69,7 +69,7 @@ def test_terms_must_fit_the_epsilon_they_state(terms):
     ],
 )
 def test_requests_outside_the_terms_are_refused(terms, step, change, field):
-    asked = Event(**{**step.to_dict(), **change})
+    asked = Event.of(**{**step.to_dict(), **change})
     with pytest.raises(InputError, match=field):
         terms.check_request(asked, clip=1.0, round=0)
 
