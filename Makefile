@@ -77,11 +77,11 @@ coverage: setup
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py --record
 
-# docs/assurance.md from the recorded results of results/assurance/.
+# docs/reference/assurance.md from the recorded results of results/assurance/.
 assurance: setup
 	$(BIN)/python benchmarks/assurance.py
 
-# The benchmarks that compare two sides; docs/benchmarks.md gets what they print (many minutes).
+# The benchmarks that compare two sides; docs/reference/benchmarks.md gets what they print (many minutes).
 bench: setup
 	$(BIN)/python benchmarks/bench.py
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/assurance.md (promise, tries, result) and its log (attacks, tests, peers, mutants).
+"""Writes docs/reference/assurance.md (promise, tries, result) and its log.
 
 ``python benchmarks/assurance.py`` (or ``make assurance``) reads ``results/assurance/*.json``, which
 the measuring commands wrote, and prints no number of its own. ``--check`` only says whether the
@@ -34,8 +34,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "assurance"
-PAGE = ROOT / "docs" / "assurance.md"
-LOG = ROOT / "docs" / "assurance" / "log.md"
+PAGE = ROOT / "docs" / "reference" / "assurance.md"
+LOG = ROOT / "docs" / "reference" / "assurance" / "log.md"
 MISSING = "not measured here"
 
 
@@ -226,8 +226,8 @@ HEAD = """\
 What dpcohort promises, how often it was tried to break each promise, and what came of it. The
 command `make assurance` writes this page from the files in `results/assurance/`. [The
 log](assurance/log.md) has each attack, the test that keeps it so, the command, machine and day,
-what peers do, and every mutant. What is not promised is in [sharp edges](sharp-edges.md); how to
-report a hole is in `SECURITY.md`.
+what peers do, and every mutant. What is not promised is in
+[sharp edges](../concepts/sharp-edges.md); how to report a hole is in `SECURITY.md`.
 
 """
 
@@ -374,7 +374,7 @@ def _table(heads: Sequence[str], lines: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see the head of this file."""
-    parser = argparse.ArgumentParser(description="Write docs/assurance.md and its log.")
+    parser = argparse.ArgumentParser(description="Write docs/reference/assurance.md and its log.")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would change")
     parser.add_argument("--record", metavar="KEY", help="first write down a row of this name, with")
     told = ("tries", "result", "test", "command")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the benchmarks that compare two sides, and put what they print into docs/benchmarks/log.md.
+"""Run the benchmarks that compare two sides; docs/reference/benchmarks/log.md gets their output.
 
     make bench                                       # all but the optional ones, in full
     python benchmarks/bench.py --quick               # small forms, a few minutes
@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks" / "log.md"
+PAGE = ROOT / "docs" / "reference" / "benchmarks" / "log.md"
 #: Titles, and the options of the script of that name in the full and in the small form.
 BENCHES = {
     "solver": ("Problem 1 against CVXPY with CLARABEL", "", "--quick"),
@@ -93,14 +93,14 @@ def run(command: str) -> str:
 
 def blocks(page: str) -> dict[str, str]:
     """The blocks that a page has, by title."""
-    return dict(re.findall(r"^### ([^\n]+)\n\n(.*?)(?=^### |\Z)", page, re.M | re.S))
+    return dict(re.findall(r"^## ([^\n]+)\n\n(.*?)(?=^## |\Z)", page, re.M | re.S))
 
 
 def with_blocks(page: str, found: dict[str, str]) -> str:
     """The page with these blocks in the order of the list; its head does not change."""
-    head = page.partition("\n### ")[0].rstrip("\n")
+    head = page.partition("\n## ")[0].rstrip("\n")
     titles = [title for title, *_ in BENCHES.values() if title in found]
-    ordered = "".join(f"\n### {title}\n\n{found[title].strip()}\n" for title in titles)
+    ordered = "".join(f"\n## {title}\n\n{found[title].strip()}\n" for title in titles)
     return f"{head}\n{ordered}"
 
 

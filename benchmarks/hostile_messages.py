@@ -36,6 +36,7 @@ from dpcohort.deploy.guard.protocol import (
 )
 from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError
 
@@ -152,7 +153,9 @@ def attack(messages: int, folder: Path, seed: int = 0) -> tuple[Counter[str], li
         folder / "w.ledger", data, _TERMS, check_terms(_TERMS, len(data)), new=True
     )
     training: Any = Training()  # in place of the real one
-    handler = GuardHandler(_TERMS, records=len(data), ledger=ledger, trainer=training)
+    handler = GuardHandler(
+        _TERMS, records=len(data), ledger=ledger, trainer=training, identity=Identity(bytes(32))
+    )
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     released: dict[tuple[int, int], bytes] = {}

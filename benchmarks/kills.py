@@ -46,6 +46,7 @@ from dpcohort.deploy.guard.protocol import Hello
 from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.start import check_terms, open_ledger, pinnable_terms, write_pin
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError, InputError
 
@@ -218,7 +219,9 @@ def start_guard(folder: Path, *, at: int, broken: bool) -> int:
         )
         if is_new:
             write_pin(folder / "terms.toml", book.id)
-        handler = GuardHandler(terms, records=len(data), ledger=book, trainer=training)
+        handler = GuardHandler(
+            terms, records=len(data), ledger=book, trainer=training, identity=Identity(bytes(32))
+        )
         GuardService(handler, folder / "g.sock").serve_forever()
     except DpcohortError as error:
         (folder / "refused").write_text(str(error))

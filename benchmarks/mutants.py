@@ -311,7 +311,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def record(verdicts: Sequence[Verdict]) -> None:
-    """Write the row of docs/assurance.md."""
+    """Write the row of docs/reference/assurance.md."""
     from assurance import record as write_row  # beside this file, when it is run as a script
 
     files = {one.mutant.file for one in verdicts}
@@ -335,7 +335,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only whether the list is up to date")
     parser.add_argument("--find", action="store_true", help="print which tests notice each")
     parser.add_argument("--tests", nargs="*", default=[], help="with --find: where to look")
-    parser.add_argument("--record", action="store_true", help="write it down for docs/assurance.md")
+    parser.add_argument(
+        "--record", action="store_true", help="write it down for the assurance page"
+    )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.serve:

@@ -11,15 +11,15 @@
     python benchmarks/real_tables.py compare heart.toml loans.toml votes.toml --flamby -o FOLDER
 
 ``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states), those
-of ``docs/how-to/personalise.md``, and a list of budgets for each, ε from U(0, 1) but at least 0.05,
+of ``docs/research/personalise.md``, and a list of budgets for each, ε from U(0, 1), at least 0.05,
 δ = 1e-5.
 
-``personal CONFIG...`` prints rows of the table of ``docs/how-to/personalise.md``: the median
+``personal CONFIG...`` prints rows of the table of ``docs/research/personalise.md``: the median
 client's result with the common model, with one that it makes alone without noise, and with its
 personal one, and what it gains.
 
 ``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
-that of ``docs/how-to/personalise.md``, from those of ``personal -o FOLDER/personal``.
+that of ``docs/research/personalise.md``, from those of ``personal -o FOLDER/personal``.
 
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
 interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
@@ -532,7 +532,7 @@ def kept_personal(folder: Path) -> list[dict[str, Any]]:
 
 
 def personal_markdown(tables: Sequence[dict[str, Any]]) -> str:
-    """The table of ``docs/how-to/personalise.md``: each kind of model, and what a client gains."""
+    """Table of ``docs/research/personalise.md``: each kind of model, and what a client gains."""
     others = ["common model", "alone, no noise"]
     heads = ["", "clients", *others, "personal", *["own gain"] * 2, *["medians apart"] * 2]
     over = [*[""] * 5, *["over common", "over alone"] * 2]

@@ -8,12 +8,12 @@
     cd benchmarks && dpcohort audit --step referee:opacus_step --simulation
 
 Needs, of whatever is asked for: ``pip install opacus==1.6.0 flwr==1.41.0 nvflare==2.9.0
-appfl==1.12.0``. What is not installed is left out and named. docs/referee.md has the table with
-what it means.
+appfl==1.12.0``. What is not installed is left out and named. docs/research/referee.md has the
+table with what it means.
 
 Three ways to find something, from the weakest assumption to the strongest:
 
-- **The audit** (docs/audit.md) of a step, which sees single faults.
+- **The audit** (docs/reference/audit.md) of a step, which sees single faults.
 - **A measured bound**: the mechanism is run many times on two neighbouring inputs, one half of the
   outputs chooses a threshold, and the other half gives a lower bound on epsilon that holds with
   99 % confidence whatever the mechanism is. It cannot exceed about the logarithm of the runs.

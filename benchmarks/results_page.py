@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes results/summary.json, docs/results.md and its log from the result files.
+"""Writes results/summary.json, docs/research/results.md and its log from the result files.
 
 ``python benchmarks/results_page.py`` reads ``results/*.json``, which ``dpcohort reproduce`` and
 ``dpcohort search`` wrote, and fills the places ``{{...}}`` of ``results/page.md`` (what a person
@@ -19,10 +19,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-PICTURES = ROOT / "docs" / "results"
+PICTURES = ROOT / "docs" / "research" / "results"
 #: Pages by their templates.
 PAGES = {
-    RESULTS / "page.md": ROOT / "docs" / "results.md",
+    RESULTS / "page.md": ROOT / "docs" / "research" / "results.md",
     RESULTS / "log.md": PICTURES / "log.md",
 }
 SUMMARY = RESULTS / "summary.json"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person with several records with one client is promised, beside one with a single record.
 
-``python benchmarks/several_records.py`` prints the table of ``docs/sharp-edges.md``. Of m records k
+``python benchmarks/several_records.py`` prints a table of sharp-edges.md. Of m records k
 are in a Poisson batch with the probability of a binomial, and then move the sum by k C at most. The
 library's distribution of that mixture gives the ε at the same δ; it is no less than the truth.
 """

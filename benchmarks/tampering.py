@@ -3,7 +3,7 @@
 
 ``python benchmarks/tampering.py`` walks a fixed, an adaptive, a distributed and a continued run,
 each of three clients: every value of every JSON file, lines of logs, bytes of all other files,
-files taken away and added, one at a time. ``--record`` writes it down for docs/assurance.md. Exit
+files taken away and added, one at a time. ``--record`` writes it down. Exit
 code 1 if a change is not found.
 """
 
@@ -24,7 +24,7 @@ from tests.runs.test_tampering import KINDS, walk  # noqa: E402
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="for docs/assurance.md")
+    parser.add_argument("--record", action="store_true", help="for the assurance page")
     options = parser.parse_args()
     tried: dict[str, int] = {}
     hidden: list[str] = []

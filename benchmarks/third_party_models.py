@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def record(ours: Sequence[str], peers: Sequence[str], *, device: str) -> None:
-    """Write the rows of docs/assurance.md."""
+    """Write the rows of docs/reference/assurance.md."""
     assurance = importlib.import_module("assurance")
     command = f"python benchmarks/third_party_models.py --ours --device {device} --record"
     tries = f"{len(MODELS)} modules and {len(LOSSES)} losses"

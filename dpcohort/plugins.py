@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-Kind = Literal["selection", "adaptive", "aggregation", "model", "data", "loss"]
+Kind = Literal["selection", "adaptive", "aggregation", "optimiser", "model", "data", "loss"]
 KINDS = get_args(Kind)
 
 #: Classes whose subclasses are of a kind without a mark. By name: none is loaded to compare.
@@ -71,6 +71,7 @@ _BASES = {
     "adaptive": "dpcohort.adaptive.rule:AdaptiveRule",
     "aggregation": "dpcohort.aggregation.rule:AggregationRule",
     "model": "torch.nn.modules.module:Module",
+    "optimiser": "torch.optim.optimizer:Optimizer",
 }
 _MARK = "__dpcohort_plugin__"
 
@@ -262,7 +263,7 @@ def check_members(kind: str, name: object, rule: object) -> None:
     if lacking:
         raise InputError.because(
             f"{name!r} is no {kind} rule: its objects lack {', '.join(lacking)}. One has "
-            f"{', '.join(needed)}; docs/rules.md shows how to write one."
+            f"{', '.join(needed)}; docs/reference/rules.md shows how to write one."
         )
 
 
@@ -571,8 +572,8 @@ def plugin(kind: Kind) -> Callable[[Marked], Marked]:
 
     Args:
         kind: ``selection`` or ``adaptive`` (a class that is a rule), ``aggregation`` (a class),
-            ``model`` (a function that returns a module), ``data`` (one that returns a data set) or
-            ``loss``.
+            ``optimiser`` (a class of a server optimiser), ``model`` (a function that returns a
+            module), ``data`` (one that returns a data set) or ``loss``.
 
     Raises:
         InputError: there is no such kind.

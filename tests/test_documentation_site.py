@@ -22,7 +22,7 @@ def test_it_builds_without_a_warning(tmp_path):
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "html" / "api.html").read_text()
+    page = (tmp_path / "html" / "reference" / "api.html").read_text()
     assert "dpcohort.make_plan" in page
     for document in (ROOT / "docs").rglob("*.md"):
         built = (tmp_path / "html" / document.relative_to(ROOT / "docs")).with_suffix(".html")

@@ -104,7 +104,7 @@ def test_written_pages_are_what_the_results_say(script):
 def test_the_headline_table_is_what_the_results_hold(name):
     held = [
         [cell.strip() for cell in line.strip("|").split("|")][2:6]
-        for line in (ROOT / "docs" / "results.md").read_text().splitlines()
+        for line in (ROOT / "docs" / "research" / "results.md").read_text().splitlines()
         if re.match(rf"\| {name} \| \d+ \|", line)
     ]
     assert len(held) == 4

@@ -40,7 +40,13 @@ from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.data.private_bounds import read_estimate
 from dpcohort.data.tables import dataset_from_table, read_table
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.messages import draw_message, open_message, read_draws, read_hello
+from dpcohort.deploy.flower.messages import (
+    Signers,
+    draw_message,
+    open_message,
+    read_draws,
+    read_hello,
+)
 from dpcohort.deploy.guard.files import load_data
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
@@ -188,7 +194,7 @@ def _cell_result(folder: Path) -> list[bytes]:
 def _frames(folder: Path) -> list[bytes]:
     update = DrawUpdate(run="spring", round=2, draw=0, resent=False, vector=_REQUEST.vector)
     hello = Hello(dpcohort="1", dataset="lab", records=4, dimension=4, model="m", layout="l",
-                  accepted={"draws": 3}, plan=None, counted=0)  # fmt: skip
+                  accepted={"draws": 3}, plan=None, counted=0, key="")  # fmt: skip
     refusal = Refusal(code="terms", message="no")
     return [encode(update) + encode(refusal), encode(hello), encode(refusal)]
 
@@ -202,7 +208,8 @@ def _guard_data_of(path: Path) -> object:
 def _answer_of(path: Path) -> object:
     body = path.read_bytes()
     read_hello(body)
-    return read_draws(body, _REQUEST, draws=(0, 1), records=100)
+    signers = Signers({}, run="spring", plan="")
+    return read_draws(body, _REQUEST, draws=(0, 1), records=100, signers=signers, client="lab")
 
 
 def _checkpoint(folder: Path) -> list[bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of distributed noise, and the integers they are added up as (docs/distributed-noise.md).
+"""Shares of distributed noise, and the integers they are added up as (distributed-noise.md).
 
 In a round with cohort S the server learns only the sum over k in S of
 ``weight_k * mean_k + share_k * C * normal``: mean_k is the sum of client k's clipped gradients over

@@ -3,7 +3,7 @@
 
 Caps say how often a client may be drawn and asked. They are fixed before training and never
 exceeded. Within them the server may draw and ask in any order and stop whenever it likes, and may
-decide so from earlier outputs: see docs/adaptive.md for the proof.
+decide so from earlier outputs: see docs/concepts/adaptive.md for the proof.
 
 Reports get the share s of the budget: with µ the parameter of the Gaussian mechanism that spends
 exactly (ε_k, δ_k), R reports get noise for s µ². The noise of the training steps is then the

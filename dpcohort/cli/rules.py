@@ -66,7 +66,7 @@ def rules(
             console.print(rules_table(found))
     console.print(
         "Try all: dpcohort compare-rules FILE   One rule: dpcohort rules NAME\n"
-        'Your own: rule = "module:Class", see docs/rules.md.'
+        'Your own: rule = "module:Class", see docs/reference/rules.md.'
     )
 
 

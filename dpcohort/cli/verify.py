@@ -98,6 +98,8 @@ def _print_verification(verification: Verification) -> None:
     )
     if verification.signed_by:
         say(f"  signed by the key {verification.signed_by}")
+    if verification.guards:
+        say(f"  draws: {verification.guards}")
     if verification.alone_epsilon is not None:
         honest = counted(verification.honest, "honest member")
         console.print(
@@ -214,7 +216,9 @@ def _write_letter(
 _FALSE_ALARMS = 1e-7
 _PRIVATE = "claims to be private"
 _SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
-_LIMIT = "Tests can refute a claim and never prove one: docs/audit.md says what they cannot see."
+_LIMIT = (
+    "Tests can refute a claim and never prove one: reference/audit.md in docs says what they miss."
+)
 
 
 #: Trainings to audit, by name: how to make one, whether it claims to be private, and how many
@@ -227,7 +231,7 @@ def audit(
         str | None,
         Option(
             metavar="MODULE:FUNCTION",
-            help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
+            help="Audit this step instead of dpcohort's own trainings (docs/reference/audit.md).",
         ),
     ] = None,
     full: Annotated[

@@ -176,6 +176,8 @@ class OptimiserSection(Section):
     gradient_bound: float | None = _bounded(None, above=0, at_most=LARGEST_STEP)
     server_learning_rate: float = _bounded(1.0, above=0, at_most=LARGEST_STEP)
     server_momentum: float = _bounded(0.0, at_least=0, below=1)
+    server: str = ""
+    server_settings: dict[str, Any] = Field(default_factory=dict)
     average_decay: float | None = _bounded(None, at_least=0, below=1)
 
 
@@ -496,6 +498,12 @@ def check_optimiser(section: OptimiserSection) -> None:
     for key in wanted:
         if getattr(section, key) is None and section.step != "constant" and key != "gamma":
             raise InputError.about(key, f'is missing; step = "{section.step}" needs it.')
+    for key in ("server_learning_rate", "server_momentum"):
+        if section.server and key in section.model_fields_set:
+            words = f'is of the plain step; server = "{section.server}" has its own: '
+            raise InputError.about(key, words + "server_settings = { lr = ... }.")
+    if section.server_settings and not section.server:
+        raise InputError.about("server_settings", 'goes with server, as in server = "adam".')
     check_bounds(section)
 
 

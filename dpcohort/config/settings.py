@@ -597,7 +597,7 @@ def _build(
 #: Where a configuration may name code.
 _THIRD_PARTY = (
     *(("selection", "rule"), ("aggregation", "rule"), ("data", "name"), ("model", "name")),
-    ("task", "loss"),
+    *(("task", "loss"), ("optimiser", "server")),
 )
 
 

@@ -18,23 +18,29 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
+from dpcohort.engine.server_optimiser import kept_names, server_class, server_step
 from dpcohort.errors import InputError
 from dpcohort.metrics import main_value
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.tasks import Task
 from dpcohort.training import LARGEST_STEP, Training
+
+#: What a training keeps of each client [rows, D], by its position: of no use to other clients.
+PER_CLIENT = frozenset(("memory",))
 
 
 @dataclass
@@ -47,9 +53,9 @@ class EngineState:
     Attributes:
         parameters: the global model w_{t^g,0} as one vector [D].
         next_round: the round to do next, t^g.
-        momentum: the server's momentum [D], None before the first use.
-        average: the average of iterates [D], None if none is kept.
-        memory: what the aggregation remembers [rows, D], None if it remembers nothing.
+        tensors: all else by name, as far as it is in use: the ``momentum`` and the ``average`` of
+            iterates [D], what the server optimiser keeps (``server.`` and its own names), and what
+            is kept of single clients (``PER_CLIENT``).
 
     Example:
         >>> EngineState(torch.zeros(2)).next_round
@@ -58,9 +64,40 @@ class EngineState:
 
     parameters: Tensor
     next_round: int = 0
-    momentum: Tensor | None = None
-    average: Tensor | None = None
-    memory: Tensor | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def average(self) -> Tensor | None:
+        """The average of iterates [D], None if none is kept."""
+        return self.tensors.get("average")
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """All of it by name, as a checkpoint holds it."""
+        vector = {"parameters": self.parameters, **self.tensors}
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in vector.items()}
+        return {**arrays, "next_round": np.asarray(self.next_round)}
+
+    def restored(self, arrays: Mapping[str, NDArray[Any]]) -> EngineState:
+        """The state that a checkpoint holds, where this one is.
+
+        Raises:
+            InputError: it is of a model of another size.
+        """
+        like = self.parameters
+        tensors = {
+            # A number that an optimiser counts its steps by stays on the host, as torch has it.
+            name: torch.tensor(array, device=like.device if array.ndim else "cpu")
+            for name, array in arrays.items()
+            if name != "next_round"
+        }
+        for name, tensor in tensors.items():
+            rows = 2 if name in PER_CLIENT else 1
+            if tensor.dim() and (tensor.dim() != rows or tensor.shape[-1] != like.numel()):
+                raise InputError.because(
+                    "the checkpoint is of another model. Resume with that model."
+                )
+        parameters = tensors.pop("parameters", like)
+        return EngineState(parameters, int(arrays.get("next_round", self.next_round)), tensors)
 
 
 #: Tests parameters [D] of a model on a test set.
@@ -264,6 +301,10 @@ class Optimiser:
         local_step: step size of the clients, alpha_{t^g,t^l}: a number, or a `StepSize`.
         server_learning_rate: factor on the combined update.
         server_momentum: m <- momentum m + update; the model moves by m. 0 is none.
+        server: what takes the server's steps in place of the two above: a class of
+            ``torch.optim`` by its name in lower case, ``yogi``, ``module:Class``, or the class
+            itself; "" for none.
+        server_settings: of that class, as it takes them: ``lr``, ...
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.
 
@@ -275,6 +316,8 @@ class Optimiser:
     local_step: float | StepSize = 0.1
     server_learning_rate: float = 1.0
     server_momentum: float = 0.0
+    server: str | type[torch.optim.Optimizer] = ""
+    server_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     average_decay: float | None = None
 
     def __post_init__(self) -> None:
@@ -284,6 +327,34 @@ class Optimiser:
         number("server_momentum", self.server_momentum, at_least=0, below=1)
         if self.average_decay is not None:
             number("average_decay", self.average_decay, at_least=0, below=1)
+        if self.server:
+            if (self.server_learning_rate, self.server_momentum) != (1.0, 0.0):
+                raise InputError.because(
+                    "server_learning_rate and server_momentum are of the plain server step. With "
+                    "optimiser.server its own settings say both: server_settings = { lr = ... }."
+                )
+        elif self.server_settings:
+            raise InputError.because(
+                'server_settings go with optimiser.server, such as "adam"; none is given.'
+            )
+        _ = self.kept_names  # what no class takes is refused before anything is counted
+
+    @property
+    def server_rate(self) -> str:
+        """The key of the server's step size with its value, for messages."""
+        if self.server:
+            rate = self.server_settings.get("lr", "the default of the class")
+            return f"lr of optimiser.server_settings (now {rate})"
+        return f"optimiser.server_learning_rate (now {self.server_learning_rate:g})"
+
+    @functools.cached_property
+    def kept_names(self) -> frozenset[str]:
+        """Names of the tensors that the server carries from round to round."""
+        names = {"momentum"} if self.server_momentum > 0 else set()
+        names |= set() if self.average_decay is None else {"average"}
+        if self.server:
+            names |= kept_names(self.server, self.server_settings)
+        return frozenset(names)
 
     def step_size(self, training: Training, *, round: int, step: int) -> float:
         """Step size alpha_{t^g,t^l} of one local step of a round."""
@@ -296,25 +367,25 @@ class Optimiser:
     def apply(self, states: Sequence[EngineState], updates: Sequence[Tensor]) -> None:
         """Move each state's model by one round's combined update, and count the round."""
         parameters, by = [state.parameters for state in states], list(updates)
-        if self.server_momentum > 0:
-            momenta = [
-                torch.zeros_like(state.parameters) if state.momentum is None else state.momentum
-                for state in states
-            ]
-            torch._foreach_mul_(momenta, self.server_momentum)
-            torch._foreach_add_(momenta, by)
-            by = momenta
-            for state, momentum in zip(states, momenta, strict=True):
-                state.momentum = momentum
-        torch._foreach_sub_(parameters, by, alpha=self.server_learning_rate)
+        kept = [state.tensors for state in states]
+        if self.server:
+            server_step(server_class(self.server), self.server_settings, parameters, by, kept)
+        else:
+            if self.server_momentum > 0:
+                momenta = [
+                    own.setdefault("momentum", torch.zeros_like(vector))
+                    for own, vector in zip(kept, parameters, strict=True)
+                ]
+                torch._foreach_mul_(momenta, self.server_momentum)
+                torch._foreach_add_(momenta, by)
+                by = momenta
+            torch._foreach_sub_(parameters, by, alpha=self.server_learning_rate)
         if self.average_decay is not None:
             averages = [
-                state.parameters.clone() if state.average is None else state.average
-                for state in states
+                own["average"] if "average" in own else own.setdefault("average", vector.clone())
+                for own, vector in zip(kept, parameters, strict=True)
             ]
             torch._foreach_lerp_(averages, parameters, 1 - self.average_decay)
-            for state, average in zip(states, averages, strict=True):
-                state.average = average
         for state in states:
             state.next_round += 1
 
@@ -387,8 +458,10 @@ def _take_steps(
             # Of the class itself: one that inherits from it may add up in any order.
             row_by_row = "adds_row_by_row" in vars(type(rule))
             with threads_at_most(_THREADS if row_by_row else 1):
-                found = combine_round(rule, came.updates, came.cohort, state.memory)
-            combined, state.memory = found
+                memory = state.tensors.pop("memory", None)
+                combined, memory = combine_round(rule, came.updates, came.cohort, memory)
+            if memory is not None:
+                state.tensors["memory"] = memory
             moved.setdefault(optimiser, []).append((state, combined))
     for optimiser, pairs in moved.items():
         optimiser.apply(*zip(*pairs, strict=True))

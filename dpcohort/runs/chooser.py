@@ -33,7 +33,7 @@ Ask = Callable[[int, list[int], Tensor], Mapping[int, float]]
 
 #: Numbers kept of an update; shorter updates are kept whole.
 _WIDTH = 512
-_NAME = "adaptive.update."
+SKETCHES = "adaptive.update."
 
 
 class Chooser:
@@ -64,9 +64,9 @@ class Chooser:
         self._rule, self._journal, self._ask, self._repeats = rule, journal, ask, repeats
         self._cells: tuple[Tensor, Tensor] | None = None
         self._sketches: dict[int, FloatArray] = {
-            int(name.removeprefix(_NAME)): np.asarray(sketch, np.float64)
+            int(name.removeprefix(SKETCHES)): np.asarray(sketch, np.float64)
             for name, sketch in (arrays or {}).items()
-            if name.startswith(_NAME)
+            if name.startswith(SKETCHES)
         }
 
     def cohort(self, round: int, parameters: Tensor) -> IntArray:
@@ -107,7 +107,7 @@ class Chooser:
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """The sketches by name."""
-        return {f"{_NAME}{client}": sketch for client, sketch in self._sketches.items()}
+        return {f"{SKETCHES}{client}": sketch for client, sketch in self._sketches.items()}
 
     def _sketch(self, updates: Tensor) -> FloatArray:
         dimension = updates.shape[1]

@@ -61,13 +61,9 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import (
-    Receipt,
-    check_later,
-    later_charges,
-    make_receipts,
-    source_of,
-)
+from dpcohort.runs.later_charges import check_later, later_charges
+from dpcohort.runs.provenance import source_of
+from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.seal import changes_since_sealed, seal_again
 from dpcohort.selection.rules import rule_from_settings
@@ -360,9 +356,7 @@ def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
             f"{folder / LEDGER} does not count round {plan.before[-1].rounds}, which was computed. "
             "Nothing is computed without a whole ledger; see: dpcohort verify"
         )
-    # What rules remember of clients has their old places, and is left behind.
-    names = ("parameters", "momentum", "average")
-    return {name: arrays[name] for name in names if name in arrays}
+    return arrays
 
 
 def _check_past(plan: Plan, folder: Path) -> None:

@@ -125,6 +125,8 @@ CONTINUED = "continued.json"
 EXCHANGE = "exchange.jsonl"
 #: Of a federated run: what clients' own ledgers said last, and keys of members.
 CLIENT_LEDGERS = "client-ledgers.json"
+#: Of a federated run: guards' signatures over the draws that came, a line each.
+SIGNATURES = "signatures.jsonl"
 #: An operator's signature of a finished run.
 SIGNATURE = "signature.json"
 #: Of a run that goes on from others: their plans, ledgers, settings and partitions.

@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
-from dpcohort.data.dataset import affine_map
+from dpcohort.data.dataset import affine_map, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -52,12 +52,13 @@ from dpcohort.models import (
     split_features,
 )
 from dpcohort.plan import Plan
+from dpcohort.plugins import full_name
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import EngineName
@@ -356,6 +357,7 @@ class Job(TrainingJob):
             device=self.device,
             dtype=torch.float32,
             transform=transform,
+            unusable=without_label(data.train_labels) if data.unusable else None,
         )
 
     def experiment(self, records: ClientRecords | None = None) -> Experiment:
@@ -433,6 +435,8 @@ def make_job(
     combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    if not private_entropy:
+        dataset.refuse_unusable()
     check_own_loss(dataset.task)
     if isinstance(model, str):
         name, module = model, built_model(model, dataset, seed, model_options, weights, frozen)
@@ -501,9 +505,10 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
     """The state that a plan goes on from, as far as the optimiser uses it; empty without any."""
     if after is None:
         return {}
-    unused = {"momentum": optimiser.server_momentum == 0, "average": not optimiser.average_decay}
-    found = going_on(plan, after)
-    return {name: array for name, array in found.items() if not unused.get(name, False)}
+    arrays, used = going_on(plan, after), optimiser.kept_names
+    if any(name not in arrays for name in used if name.startswith("server.")):
+        used = frozenset(name for name in used if not name.startswith("server."))
+    return {name: arrays[name] for name in ("parameters", *sorted(used)) if name in arrays}
 
 
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
@@ -660,6 +665,10 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
     else:
         known = is_dataclass(step) and not isinstance(step, type)
         said = {"kind": type(step).__name__, **(asdict(step) if known else {"repr": repr(step)})}
-    values = vars(optimiser) | {"local_step": said}
+    values = {f.name: getattr(optimiser, f.name) for f in fields(optimiser)} | {"local_step": said}
+    if isinstance(optimiser.server, type):
+        values["server"] = full_name(optimiser.server)
+    if not optimiser.server:
+        del values["server"], values["server_settings"]
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

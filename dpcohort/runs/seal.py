@@ -34,6 +34,7 @@ from dpcohort.runs.folder import (
     ROUNDS,
     SETTINGS,
     SIGNATURE,
+    SIGNATURES,
     finite_json,
     read_json,
     write_json,
@@ -43,7 +44,7 @@ from dpcohort.signatures import is_signed
 #: Files and folders of a run whose hashes its result has; one that is not there has none.
 _SEALED = (
     *(CONFIG, PLAN, PARTITION, SETTINGS, LEDGER, ROUNDS, ENVIRONMENT, EXCHANGE, CLIENT_LEDGERS),
-    *(MODEL, LAST_MODEL, AVERAGE_MODEL, CHECKPOINTS, RECEIPTS, BEFORE, CHARGES),
+    *(MODEL, LAST_MODEL, AVERAGE_MODEL, CHECKPOINTS, RECEIPTS, BEFORE, CHARGES, SIGNATURES),
 )
 #: Those that every finished run has.
 _ALWAYS = (PLAN, PARTITION, SETTINGS, LEDGER, ROUNDS, ENVIRONMENT, MODEL, CHECKPOINTS, RECEIPTS)

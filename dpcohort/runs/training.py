@@ -52,7 +52,7 @@ from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
 from dpcohort.plugins import is_named_function, named_plugin
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.chooser import Chooser
+from dpcohort.runs.chooser import SKETCHES, Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
 from dpcohort.runs.continuation import refuse_continued, take_over
 from dpcohort.runs.folder import (
@@ -150,23 +150,8 @@ class Recorder:
 
     def start(self, fresh: EngineState) -> EngineState:
         """Where to begin: the newest whole checkpoint, or the fresh state."""
-        if not self._arrays:
-            carried = {k: v for k, v in self.job.carried.items() if k != "parameters"}
-            for name, array in carried.items():
-                setattr(fresh, name, torch.tensor(array, device=fresh.parameters.device))
-            return fresh
-        held: dict[str, torch.Tensor] = {
-            name: torch.tensor(self._arrays[name], device=fresh.parameters.device)
-            for name in ("parameters", "momentum", "average", "memory")
-            if name in self._arrays
-        }
-        # What the aggregation remembers are rows, all else are vectors.
-        shapes = {
-            value.shape[1:] if name == "memory" else value.shape for name, value in held.items()
-        }
-        if shapes != {fresh.parameters.shape}:
-            raise InputError.because("the checkpoint is of another model. Resume with that model.")
-        return EngineState(next_round=int(self._arrays["next_round"]), **held)
+        arrays = self._arrays or self.job.carried
+        return fresh.restored({k: v for k, v in arrays.items() if not k.startswith(SKETCHES)})
 
     def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
         """Go to where the training begins: its start, or the last checkpoint of its folder."""
@@ -202,10 +187,9 @@ class Recorder:
             raise DivergedError.because(
                 f"round {self.state.next_round - 1} left the model with numbers that are not "
                 f"finite.{kept} Lower the step size, optimiser.learning_rate (now "
-                f"{job.optimiser.local_step}) or optimiser.server_learning_rate (now "
-                f"{job.optimiser.server_learning_rate:g}), the clip, training.clip (now "
-                f"{job.plan.training.clip:g}), or the noise: it is {job.plan.noise_to_clip:.3g} "
-                "times the clip in each round."
+                f"{job.optimiser.local_step}) or {job.optimiser.server_rate}, the clip, "
+                f"training.clip (now {job.plan.training.clip:g}), or the noise: it is "
+                f"{job.plan.noise_to_clip:.3g} times the clip in each round."
             )
         if path is not None:
             self.whole = copy.deepcopy(self.state)
@@ -255,11 +239,7 @@ class Recorder:
             return
         if self._rounds is not None:  # a state on disk has all of its rounds written down
             os.fsync(self._rounds.fileno())
-        arrays = {
-            name: torch.as_tensor(value).cpu().numpy()
-            for name, value in vars(state).items()
-            if value is not None
-        }
+        arrays = state.to_arrays()
         if self._chooser is not None:
             arrays |= self._chooser.to_arrays()
         write_checkpoint(

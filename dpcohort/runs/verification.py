@@ -37,6 +37,7 @@ from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
 from dpcohort.runs.continuation import broken_leavers, segment_of
+from dpcohort.runs.draw_signatures import DrawSignatures, check_signatures
 from dpcohort.runs.folder import (
     BEFORE,
     CHARGES,
@@ -52,6 +53,7 @@ from dpcohort.runs.folder import (
     ROUNDS,
     SETTINGS,
     SIGNATURE,
+    SIGNATURES,
     checkpoint_files,
     find_run,
     read_checkpoint,
@@ -60,18 +62,15 @@ from dpcohort.runs.folder import (
     settings_sha256,
 )
 from dpcohort.runs.journal import Journal, journal_header, planned_draws
-from dpcohort.runs.receipts import (
+from dpcohort.runs.later_charges import later_charges
+from dpcohort.runs.provenance import (
     FLOATING_POINT,
-    FORMER_STAMP,
-    Receipt,
     RunKind,
     kind_of,
-    later_charges,
-    make_receipts,
-    read_receipts,
     source_of,
     whose_word,
 )
+from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
 from dpcohort.runs.seal import changes_since_sealed, seal_of, signer_of, unsealed
 from dpcohort.text_files import parse_toml
 
@@ -117,6 +116,7 @@ class Verification:
             collude against, charges included; None elsewhere.
         seal: hash of the result with the hashes of all files; empty of a run that is not finished.
         signed_by: public key of the signature of the seal; empty where there is none.
+        guards: which clients' guards signed their own draws; empty where none does.
         whose_word: what was computed again, and whose word is taken for what was not.
     """
 
@@ -132,6 +132,7 @@ class Verification:
     alone_epsilon: float | None = None
     seal: str = ""
     signed_by: str = ""
+    guards: str = ""
     whose_word: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -144,6 +145,8 @@ class Verification:
         plain = {**asdict(self), "holds": self.holds}
         if self.alone_epsilon is None:
             del plain["honest"], plain["alone_epsilon"]
+        if not self.guards:
+            del plain["guards"]
         return plain
 
 
@@ -208,6 +211,7 @@ def _verified(
     check.result()
     kind = check.kind(require)
     signed_by = check.signer(key)
+    guards = check.guards()
     counted, total = len(check.counted), plan.training.rounds
     if not check.finished:
         check.note("run", f"unfinished: {counted} of {total} rounds are counted.")
@@ -239,6 +243,7 @@ def _verified(
         alone_epsilon=None if plan.distributed is None else max(alone, default=0.0),
         seal=check.seal,
         signed_by=signed_by,
+        guards=guards.summary,
         whose_word=whose_word(kind, check.run_settings),
     )
 
@@ -269,7 +274,7 @@ class _Check:
         self.draws = np.zeros(len(plan.population), dtype=np.int64)
         self.reports = np.zeros(len(plan.population), dtype=np.int64)
         self.counted: set[int] = set()
-        self._asked: defaultdict[object, set[int]] = defaultdict(set)
+        self._asked: defaultdict[int, set[int]] = defaultdict(set)
         self._early: list[int] = []
         planned = map(plan.participation.cohort, range(plan.training.rounds))
         self._cohorts: dict[int, list[int]] = {
@@ -597,8 +602,8 @@ class _Check:
         for key, value in asdict(wanted).items():
             given = theirs[key]
             same = given == value
-            if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
-                continue  # what the former stamp left open, the run's own settings say
+            if key == "dpcohort":
+                continue
             if key == "certified_epsilon":
                 same = _about_equal(given, value)
             if key == "trust" and isinstance(given, dict) and isinstance(value, dict):
@@ -683,6 +688,19 @@ class _Check:
             by = f"signed by {found}" if found else "not signed"
             self.required(SIGNATURE, f"the run is {by}; the signature of {key} is asked for.")
         return found
+
+    def guards(self) -> DrawSignatures:
+        """Signatures of guards over their own draws; a wrong one breaks the run."""
+        cohorts = {t: self._cohorts[t] for t in sorted(self.counted) if t in self._cohorts}
+        signatures = self._read(
+            SIGNATURES,
+            lambda: check_signatures(
+                self._folder, self._plan, cohorts, self._asked, self.run_settings
+            ),
+        )
+        for message in (signatures or DrawSignatures()).wrong:
+            self.wrong(SIGNATURES, message)
+        return signatures or DrawSignatures()
 
 
 #: What a run is, in words.

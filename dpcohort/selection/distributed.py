@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem 1 with distributed noise: budgets become weights (proofs: docs/distributed-noise.md).
+"""Problem 1 with distributed noise: budgets become weights (proofs: distributed-noise.md in docs).
 
 A rule says what effective weight w_k each client shall have in the model. How often a client takes
 part is then free: its mean gradient enters with the factor g_k = w_k / p_k in a share p_k of all

@@ -56,7 +56,7 @@ class SelectionProblem:
         smoothness: L, for ``eta = "auto"``.
         pool: who shares noise where trust is distributed, else None. The probabilities that a rule
             gives are then the effective weights of the clients in the model
-            (docs/distributed-noise.md).
+            (docs/research/distributed-noise.md).
 
     Example:
         >>> problem = SelectionProblem(

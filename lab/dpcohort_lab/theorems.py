@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paper's theorems and corollaries as calculators: every term, and whether they say anything.
 
-Two constants differ from the printed ones, both proved (docs/paper-map.md): the clipping term of
-Theorem 1 has 9 Gamma, not 18 Gamma, and both theorems need C <= B1 or max(B1, C) in place of B1.
+Two constants differ from the printed ones, both proved (paper-map.md in docs): the clipping term
+of Theorem 1 has 9 Gamma, not 18 Gamma, and both theorems need C <= B1 or max(B1, C) in place of B1.
 ``as_printed=True`` gives the paper's statement, word for word.
 
 Corollary 2, the number of steps T with the least bound, is proved globally: in

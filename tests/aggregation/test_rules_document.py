@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/rules.md lists the rules that exist, and no others; its examples are the files'."""
+"""The page of rules lists those that exist, and no others; its examples are the files'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dpcohort.plugins import RULES
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "rules.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "rules.md").read_text()
 HEADINGS = {"selection": "## Selection", "adaptive": "## Adaptive", "aggregation": "## Aggregation"}
 
 

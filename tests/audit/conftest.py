@@ -17,8 +17,10 @@ import torch
 from dpcohort.accounting.sampler import Sampler
 from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.audit import StepUnderTest, sensitivity
+from dpcohort.audit.under_test import GradientProbe, ScoredProbe
 from dpcohort.engine import batched, experiment, randomness, reference
 from dpcohort.engine.clipping import clip_factors, network
+from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.randomness import standard_noise_
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -30,6 +32,28 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _probes_are_written_down_once() -> Iterator[None]:
+    """What a probe computes of one record is a fixed list of operations; an audit makes hundreds
+    of engines of the same probe, and finding that list is most of their time.
+    """
+    right, kept = IsolatedModel._gradients_alone, dict[Any, Any]()
+
+    def once(self: IsolatedModel) -> Any:
+        model, of = self._model, self._blanks[0]
+        if not isinstance(model, GradientProbe | ScoredProbe):
+            return right(self)
+        raw = getattr(model, "_raw", None)
+        key = type(model), model._hostile, raw, self.layout.dimension, of.dtype, of.device
+        if key not in kept:
+            kept[key] = right(self)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IsolatedModel, "_gradients_alone", once)
+        yield
 
 
 def _replace_noise(broken: Callable[..., Any]) -> Fault:

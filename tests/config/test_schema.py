@@ -93,6 +93,7 @@ def test_what_is_not_said_has_a_default():
         ("optimiser.learning_rate=0", "above 0"),
         ("optimiser.learning_rate=fast", "learning_rate"),
         ("optimiser.server_momentum=1.0", "server_momentum"),
+        ("optimiser.server_settings={lr=0.1}", "goes with server"),
         ("optimiser.average_decay=1.5", "average_decay"),
         ("optimiser.server_learning_rate=-1", "server_learning_rate"),
         ("optimiser.server_learning_rate=1e39", r"at most 1e\+30"),

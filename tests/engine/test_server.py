@@ -35,8 +35,7 @@ def test_plain_steps_subtract_the_update() -> None:
     state = after(Optimiser(server_learning_rate=0.5), 2.0, 4.0)
     assert state.parameters.item() == -3.0
     assert state.next_round == 2
-    assert state.momentum is None
-    assert state.average is None
+    assert not state.tensors
 
 
 def test_step_sizes_follow_the_time_of_all_local_steps() -> None:
@@ -66,11 +65,85 @@ def test_average_starts_at_the_first_model() -> None:
         {"server_momentum": 1.0},
         {"average_decay": 1.0},
         {"average_decay": -0.1},
+        {"server_settings": {"lr": 0.1}},
+        {"server": "adam", "server_learning_rate": 0.5},
+        {"server": "adma"},
+        {"server": "adam", "server_settings": {"rate": 0.1}},
+        {"server": "adam", "server_settings": {"lr": 0.0}},
+        {"server": "lbfgs"},
+        {"server": "sparseadam"},
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Optimiser(**options)
+
+
+def test_fedadam_is_adam_on_the_combined_update() -> None:
+    """Reddi et al. 2021 with torch's bias correction, two rounds by hand."""
+    rate, first, second, floor = 0.1, 0.5, 0.75, 1e-3
+    settings = {"lr": rate, "betas": [first, second], "eps": floor}
+    state = after(Optimiser(server="adam", server_settings=settings), 2.0, -1.0)
+    mean, square, model = 0.0, 0.0, 0.0
+    for t, update in enumerate((2.0, -1.0), start=1):
+        mean = first * mean + (1 - first) * update
+        square = second * square + (1 - second) * update**2
+        corrected = (square / (1 - second**t)) ** 0.5
+        model -= rate * mean / (1 - first**t) / (corrected + floor)
+    assert state.parameters.item() == pytest.approx(model, rel=1e-6)
+    assert state.next_round == 2
+
+
+def test_fedyogi_follows_its_algorithm() -> None:
+    rate, first, second, tau = 0.1, 0.5, 0.75, 0.25
+    settings = {"lr": rate, "betas": (first, second), "tau": tau}
+    state = after(Optimiser(server="yogi", server_settings=settings), 2.0, -1.0)
+    mean, square, model = 0.0, tau**2, 0.0
+    for update in (2.0, -1.0):
+        mean = first * mean + (1 - first) * update
+        sign = (square > update**2) - (square < update**2)
+        square -= (1 - second) * update**2 * sign
+        model -= rate * mean / (square**0.5 + tau)
+    assert state.parameters.item() == pytest.approx(model, rel=1e-6)
+
+
+@pytest.mark.parametrize("server", ["adam", "adagrad", "yogi", "sgd", "rmsprop", "nadam"])
+def test_a_server_optimiser_resumes_from_its_arrays_and_goes_side_by_side(server: str) -> None:
+    settings = {"lr": 0.1, **({"momentum": 0.9} if server == "sgd" else {})}
+    optimiser = Optimiser(server=server, server_settings=settings, average_decay=0.5)
+    updates = [torch.tensor([1.0, -2.0, 0.5]) * (t + 1) for t in range(4)]
+    alone, other = EngineState(torch.zeros(3)), EngineState(torch.ones(3))
+    beside = EngineState(torch.zeros(3))
+    for t, update in enumerate(updates):
+        optimiser.apply([alone], [update])
+        optimiser.apply([other, beside], [3 * update, update])
+        if t == 1:
+            beside = EngineState(torch.zeros(3)).restored(beside.to_arrays())
+    assert set(alone.tensors) == optimiser.kept_names == set(beside.tensors)
+    for name, array in alone.to_arrays().items():
+        assert (array == beside.to_arrays()[name]).all(), name
+
+
+class Halving(torch.optim.Optimizer):
+    """A user-defined optimiser that keeps what no checkpoint holds, if asked to."""
+
+    def __init__(self, params: Any, lr: float = 1.0, plain: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "plain": plain})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for one in group["params"]:
+                state = self.state[one]
+                rate = state.get("rate", torch.tensor(group["lr"]))
+                one.sub_(rate * one.grad)
+                state["rate"] = float(rate / 2) if group["plain"] else rate / 2
+
+
+def test_a_user_defined_server_optimiser_keeps_tensors_and_nothing_else() -> None:
+    state = after(Optimiser(server=Halving, server_settings={"lr": 1.0}), 1.0, 1.0)
+    assert state.parameters.item() == -1.5
+    with pytest.raises(InputError, match="'rate', a float"):
+        Optimiser(server=Halving, server_settings={"plain": True})
 
 
 def test_schedules() -> None:

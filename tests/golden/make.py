@@ -60,6 +60,7 @@ HOMES: dict[str, str] = {
     "FederatedJob": "dpcohort.deploy.flower.record",
     "federate": "dpcohort.deploy.flower.rounds",
     "InProcess": "dpcohort.deploy.flower.exchange",
+    "Identity": "dpcohort.deploy.secure_aggregation",
     "Optimiser": "dpcohort.engine",
 }
 
@@ -325,6 +326,7 @@ class GuardByHeart:
 
     def __init__(self, federation: Any, client: str) -> None:
         plan, job = federation.plan, named("FederatedJob").of(federation)
+        self._identity = named("Identity")(hashlib.sha256(client.encode()).digest())
         k = plan.population.index_of(client)
         self._says = {
             "dpcohort": "0",
@@ -346,6 +348,7 @@ class GuardByHeart:
             },
             "plan": plan.sha256,
             "counted": 0,
+            "key": self._identity.public,
         }
         self._asked = 0
         self.letters: list[str] = []
@@ -367,9 +370,11 @@ class GuardByHeart:
         self.letters.append(request.sha256())
         dice = np.random.default_rng([request.round, request.draw, self._says["records"]])
         vector = dice.integers(-64, 65, request.vector.size).astype(np.float32) / 1024
-        return named("DrawUpdate")(
+        update = named("DrawUpdate")(
             run=request.run, round=request.round, draw=request.draw, resent=False, vector=vector
         )
+        client, sign = self._says["dataset"], self._identity.sign_bytes
+        return update.signed(client, request.plan, key=self._identity.public, sign=sign)
 
     def receipt(self, run: str) -> Any:
         return named("RunReceipt")(
@@ -513,7 +518,7 @@ def messages() -> dict[str, Any]:
     accepted = {**_TERMS, "draws": 6, "rounds": 8, "clip": 1.0, "least_noise_multiplier": 2.0}
     hello = {
         "dpcohort": "0.1.0", "dataset": "wärd 7", "records": 40, "dimension": 18, "model": "b" * 64,
-        "layout": "c" * 64,
+        "layout": "c" * 64, "key": "d" * 64,
     }  # fmt: skip
     where = {"run": "spring", "round": 3, "draw": 1}
     return {
@@ -524,7 +529,9 @@ def messages() -> dict[str, Any]:
             **where, **_TERMS, plan="a" * 64, clip=1.0, noise_multiplier=2.125,
             step_sizes=[0.5, 0.25], model="b" * 64, layout="c" * 64, vector=_VECTOR,
         ),
-        "update": named("DrawUpdate")(**where, resent=True, vector=-_VECTOR),
+        "update": named("DrawUpdate")(
+            **where, resent=True, key="d" * 64, signature="e" * 128, vector=-_VECTOR
+        ),
         "receipt?": named("ReceiptRequest")(run="spring"),
         "receipt": named("RunReceipt")(
             dataset="wärd 7", spending={"counted_draws": 3, "epsilon": 0.5}, entries=9,

@@ -112,6 +112,25 @@ def test_merged_noise_changes_the_noise_and_nothing_that_is_counted(
         np.testing.assert_array_equal(resumed.model[name], weights)
 
 
+@pytest.mark.parametrize("server", ["adam", "yogi"])
+def test_a_run_with_a_server_optimiser_resumes_to_the_same_bytes(plan, digits, tmp_path, server):
+    steps = Optimiser(local_step=0.5, server=server, server_settings={"lr": 0.05})
+    options = {**QUICK, "optimiser": steps}
+    whole = train(plan, "logistic", digits, out=tmp_path / "whole", **options)
+    assert whole.settings["optimiser"]["server"] == server
+    with pytest.raises(StopError):
+        train(plan, "logistic", digits, out=tmp_path / "part", callbacks=[StopAfter(2)], **options)
+    with pytest.raises(InputError, match="optimiser"):
+        train(plan, "logistic", digits, out=tmp_path / "part", resume=True, **QUICK)
+    resumed = train(plan, "logistic", digits, out=tmp_path / "part", resume=True, **options)
+    for name, weights in whole.model.items():
+        np.testing.assert_array_equal(resumed.model[name], weights)
+    merged = train(plan, "logistic", digits, merged_noise=True, **options)
+    slow = train(plan, "logistic", digits, merged_noise=True, engine="reference", **options)
+    for name, weights in merged.model.items():
+        np.testing.assert_allclose(slow.model[name], weights, rtol=1e-4, atol=1e-4)
+
+
 def test_the_ledger_is_on_disk_before_the_round_is_computed(plan, digits, tmp_path, monkeypatch):
     compute = BatchedEngine.updates
     seen = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements of docs/distributed-noise.md, by simulation or by another solver."""
+"""The statements of docs/research/distributed-noise.md, by simulation or by another solver."""
 
 from __future__ import annotations
 

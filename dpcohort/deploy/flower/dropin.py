@@ -60,7 +60,7 @@ from dpcohort.deploy.flower.messages import hello_message, open_message, read_he
 from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import GuardTrainer
 from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.files import GuardedData, check_records
+from dpcohort.deploy.guard.files import GuardedData, check_records, identity_beside
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
@@ -310,7 +310,12 @@ class PrivacyMod:
                 terms = self._terms(ledger, name, run)
                 records, trainer = self._trainer(message, context, call_next)
                 handler = GuardHandler(
-                    terms, records=records, ledger=ledger, trainer=trainer, log=_say
+                    terms,
+                    records=records,
+                    ledger=ledger,
+                    trainer=trainer,
+                    identity=identity_beside(path),
+                    log=_say,
                 )
                 answers = [handler.answer(request) for request in opened.requests]
                 if isinstance(opened.requests[0], DrawRequest):

@@ -24,7 +24,7 @@ from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
-from dpcohort.deploy.ledger.terms import AcceptedGroup, asked_of, reports_asked_of
+from dpcohort.deploy.ledger.terms import AcceptedGroup, Members, asked_of, reports_asked_of
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
@@ -91,8 +91,9 @@ class Federation(Format):
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``; None for an app whose nodes are
             known by the names they give, not by keys they proved.
-        members: where noise is distributed, the public key of each client's identity, as its owner
-            and all others have it in their terms.
+        members: the public key of each client's identity, by which its guard signs what it
+            releases. Where noise is distributed all are needed, as its owner and all others have
+            them in their terms; otherwise the first key of a client is the one that counts.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
     """
 
@@ -110,7 +111,7 @@ class Federation(Format):
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str] | None
-    members: Mapping[str, str] = Field(default_factory=dict)
+    members: Members = Field(default_factory=dict)
     tuning: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -224,6 +225,10 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
         return [f"its guard speaks protocol {hello.protocol}, this server {PROTOCOL}"]
     found = []
     size = int(plan.population.sizes[k])
+    if hello.dataset != client:
+        found.append(f"its guard signs for {hello.dataset!r}: the name of its data must be its id")
+    if hello.key != federation.members.get(client, hello.key):
+        found.append(f"its guard signs with the key {hello.key}, and [members] has another")
     if hello.records != size:
         found.append(f"its data has {hello.records} records, the plan is for {size}: other data")
     if hello.model != federation.model.sha256():

@@ -316,10 +316,10 @@ def _identities(
     plan: Plan, members: Mapping[str, str] | None, *, trial: bool
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """Secrets that a trial's kit makes, and public keys; neither where noise is not distributed."""
-    if plan.distributed is None:
-        return {}, {}
     if members is not None:
         return {}, {name: members[name] for name in drawn_clients(plan) if name in members}
+    if plan.distributed is None:
+        return {}, {}
     if not trial:
         raise InputError.because(
             "noise is distributed in this plan, so every client's owner counts on who the others "

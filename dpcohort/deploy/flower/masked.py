@@ -21,6 +21,7 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.deploy.flower.exchange import Exchange
 from dpcohort.deploy.flower.messages import (
+    Signers,
     distributed_message,
     guard_answered,
     longest_sum,
@@ -44,6 +45,7 @@ from dpcohort.deploy.ledger.terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import Card, MaskedRound, MaskedSum
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line
+from dpcohort.signatures import DrawSignature
 
 Wanted = TypeVar("Wanted", bound=Message)
 
@@ -102,6 +104,8 @@ def masked_round(
     records: Mapping[str, int],
     line: Line,
     receipts: dict[str, RunReceipt],
+    signers: Signers,
+    signatures: list[DrawSignature],
 ) -> IntArray | None:
     """Ask a cohort for its masked sum, and unmask it.
 
@@ -114,6 +118,8 @@ def masked_round(
             ``passed_over``, why there is nothing of a client, or no sum (``lost``), and what went
             wrong on the way (``errors``).
         receipts: told what clients' ledgers said.
+        signers: whose keys sign masked vectors.
+        signatures: told the signatures of accepted ones.
 
     Returns:
         The sum of the integers of those who are left; None if it could not be unmasked.
@@ -124,7 +130,12 @@ def masked_round(
         with _noted(line, client):
             if (update.run, update.round, update.draw) != (asked.run, asked.round, 0):
                 raise InputError.because("a masked vector of another draw")
-            server.take(asked.unpacked(client, update.signature, update.data))
+            signature = update.statement(client)
+            fault = signers.fault(signature)
+            if fault is not None:
+                raise InputError.because(fault)
+            server.take(asked.unpacked(client, update.masked, update.data))
+            signatures.append(signature)
             line["resent"] += update.resent
     try:
         left = server.close()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Literal
@@ -45,6 +45,7 @@ from dpcohort.deploy.guard.protocol import (
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import LARGEST_HEADER, MOST_MESSAGE_DRAWS
 from dpcohort.plain_text import one_line
+from dpcohort.signatures import DrawSignature
 from dpcohort.text_files import parse_json
 
 #: Code of a refusal that the client app writes itself: nobody was asked, nothing is counted.
@@ -176,6 +177,38 @@ _PASSING = (NO_GUARD, "failed")
 _TAIL, _SLACK = 12.0, 1.01
 
 
+class Signers:
+    """Keys of clients' guards in a run: those that the operator pinned, first ones of all others.
+
+    Args:
+        pinned: public key of a client's guard, by its id.
+        run: name of the run.
+        plan: SHA-256 of its plan.
+    """
+
+    def __init__(self, pinned: Mapping[str, str], *, run: str, plan: str) -> None:
+        self._keys, self._run, self._plan = dict(pinned), run, plan
+        self._signed: dict[tuple[str, int, int], DrawSignature] = {}
+
+    def fault(self, signature: DrawSignature) -> str | None:
+        """Why a draw is not taken for its client's; None if the client's guard has signed it.
+
+        The first key of a client that has none is kept, as is the first answer to a draw.
+
+        Args:
+            signature: over the draw.
+        """
+        draw = (signature.client, signature.round, signature.draw)
+        if self._keys.get(signature.client, signature.key) != signature.key:
+            return f"signed with {one_line(signature.key, 64)}, which is not its guard's key"
+        if not signature.is_of(self._run, self._plan):
+            return "its guard has not signed it for this run and draw"
+        if self._signed.setdefault(draw, signature) != signature:
+            return "its guard has signed another answer to this draw before"
+        self._keys[signature.client] = signature.key
+        return None
+
+
 @dataclass(kw_only=True, eq=False)
 class Reply:
     """What one client's answer was worth.
@@ -186,6 +219,7 @@ class Reply:
         losses: why each other draw that was asked for is not there.
         passing: asking again may help and costs nothing.
         receipt: what the client's ledger counts for the run, if it said so.
+        signatures: of its guard over the accepted updates.
     """
 
     updates: dict[int, Vector] = field(default_factory=dict)
@@ -193,6 +227,7 @@ class Reply:
     losses: dict[int, str] = field(default_factory=dict)
     passing: bool = False
     receipt: RunReceipt | None = None
+    signatures: list[DrawSignature] = field(default_factory=list)
 
 
 def longest_update(request: DrawRequest, *, records: int) -> float:
@@ -259,6 +294,8 @@ def read_draws(
     *,
     draws: Sequence[int],
     records: int,
+    signers: Signers,
+    client: str,
     earlier: Reply | None = None,
 ) -> Reply:
     """Check a client's answer to a message for draws.
@@ -268,6 +305,8 @@ def read_draws(
         request: what was asked, for any of the draws.
         draws: the numbers that were asked for, in this order.
         records: the client's size.
+        signers: whose keys sign updates.
+        client: whose answer it is.
         earlier: what its earlier answers were worth; a draw that came once has come.
     """
     reply, longest = earlier or Reply(), longest_update(request, records=records)
@@ -295,7 +334,10 @@ def read_draws(
                 reply.passing |= answer.code in _PASSING and not answer.counted
             continue
         fault = _fault(answer, request, reply.updates, draws, longest)
+        signature = answer.statement(client)
+        fault = fault or signers.fault(signature)
         if fault is None:
+            reply.signatures.append(signature)
             reply.updates[answer.draw] = answer.vector
             reply.losses.pop(answer.draw, None)
             if answer.resent:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A federated run written down like a local one: the same folder, ledger, receipts and model.
 
-Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws (and in a
-line of their own, reports) were asked for, came, came again from a client's ledger, and were lost,
-and why. ``client-ledgers.json``
-is what the clients' own ledgers said they had counted, with their heads; where noise is
-distributed, also the signed key of each (``card``), with which a server that was killed goes on
-without it.
+Beside the usual files there are three. ``exchange.jsonl`` says of each round how many draws (and
+in a line of their own, reports) were asked for, came, came again from a client's ledger, and were
+lost, and why. ``client-ledgers.json`` is what the clients' own ledgers said they had counted, with
+their heads; where noise is distributed, also the signed key of each (``card``), with which a server
+that was killed continues without it. ``signatures.jsonl`` has each guard's signature over each draw
+that came (:class:`~dpcohort.signatures.DrawSignature`).
 
 The server's ledger counts a round's draws before they are asked for. After a crash the same draws
 are asked for again by the same names, which spends nothing: a guard sends the stored update.
@@ -14,7 +14,7 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,13 +39,16 @@ from dpcohort.runs.configured import aggregation_for, configured_optimiser, desc
 from dpcohort.runs.folder import (
     CLIENT_LEDGERS,
     EXCHANGE,
+    SIGNATURES,
     append_line,
     open_log,
     read_json,
+    read_log,
     write_json,
 )
 from dpcohort.runs.job import TrainingJob, carried_state, later_steps
 from dpcohort.runs.run import Run
+from dpcohort.signatures import DrawSignature
 from dpcohort.tasks import Task
 
 
@@ -202,6 +205,7 @@ class FederatedJob(TrainingJob):
             "optimiser": dict(self.federation.optimiser),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
+            **({"members": dict(self.federation.members)} if self.federation.members else {}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
             "quorum": self.federation.quorum,
@@ -245,6 +249,28 @@ def write_exchange(
             f"round {exchange['round']}: {losses} of {exchange['asked']} {what} are lost "
             f"({who}); they stay counted and are not asked for again.{over}"
         )
+
+
+def write_signatures(run: Run, signatures: Sequence[DrawSignature]) -> None:
+    """Write down guards' signatures over draws that came.
+
+    Args:
+        run: of which.
+        signatures: of this round, none that is there already.
+    """
+    assert run.path is not None
+    with open_log(run.path / SIGNATURES) as log:
+        for signature in signatures:
+            append_line(log, signature._asdict(), durable=signature == signatures[-1])
+
+
+def read_signatures(run: Run) -> list[DrawSignature]:
+    """The signatures over draws that came before."""
+    assert run.path is not None
+    try:
+        return [DrawSignature.from_line(line) for line in read_log(run.path / SIGNATURES)]
+    except DataMissingError:
+        return []
 
 
 def write_said(run: Run, said: Mapping[str, Mapping[str, Any]]) -> None:

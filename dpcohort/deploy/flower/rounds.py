@@ -33,20 +33,30 @@ from dpcohort.deploy.flower.federation import Federation, check_agreements, disa
 from dpcohort.deploy.flower.masked import ask_cards, checked_card, masked_round
 from dpcohort.deploy.flower.messages import (
     Reply,
+    Signers,
     draw_message,
     guard_answered,
     hello_message,
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, read_said, write_exchange, write_said
+from dpcohort.deploy.flower.record import (
+    FederatedJob,
+    read_said,
+    read_signatures,
+    write_exchange,
+    write_said,
+    write_signatures,
+)
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import Card, MaskedRound
 from dpcohort.engine import Arrived, EngineState
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.runs.folder import SIGNATURES
 from dpcohort.runs.run import Callback, Run
 from dpcohort.runs.training import Recorder, closing, run_rounds
+from dpcohort.signatures import DrawSignature
 
 
 def federate(
@@ -113,6 +123,9 @@ class GuardTrainer:
         self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
         self._pool, self._cards = job.federation.pool, dict[str, Card]()
+        run, plan = job.federation.run, job.plan.sha256
+        self._signers = Signers(job.federation.members, run=run, plan=plan)
+        self._signed = set[DrawSignature]()
 
     @contextmanager
     def recorded(self, out: Path, *, resume: bool) -> Iterator[Recorder]:
@@ -126,6 +139,10 @@ class GuardTrainer:
         self._run = part.run
         with closing([part]):
             part.begin(EngineState(self._job.initial()))
+            for signature in read_signatures(self._run):
+                if (fault := self._signers.fault(signature)) is not None:
+                    raise VerificationError(f"{self._run.path}/{SIGNATURES}: {fault}.")
+                self._signed.add(signature)
             if self._pool is not None:
                 self._find_cards(self._pool, self._federation.drawn)
             yield part
@@ -148,6 +165,7 @@ class GuardTrainer:
         enough = len(rows) >= self._federation.quorum * len(cohort)
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
         write_exchange(self._run, summary, self._receipts)
+        self._keep(one for reply in replies.values() for one in reply.signatures)
         if not enough:
             return [None]
         came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
@@ -161,6 +179,7 @@ class GuardTrainer:
         lost = self._find_cards(pool, [name for name in names if name not in self._cards])
         requests = self._requests(cohort, vector)
         total: IntArray | None = None
+        signatures: list[DrawSignature] = []
         line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
         line["lost"] = {name: {0: f"no key: {lost[name][0]}"} for name in lost}
         if not line["lost"]:
@@ -173,12 +192,22 @@ class GuardTrainer:
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
             sizes = zip(names, plan.population.sizes[cohort.clients].tolist(), strict=True)
-            total = masked_round(self._exchange, asked, masked, dict(sizes), line, self._receipts)
+            total = masked_round(
+                self._exchange,
+                asked,
+                masked,
+                dict(sizes),
+                line,
+                self._receipts,
+                self._signers,
+                signatures,
+            )
             # A guard that does not know the key it is asked with may have another one by now.
             for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
                 self._cards.pop(name, None)
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
+        self._keep(signatures)
         if total is None or plan.distributed is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
@@ -186,6 +215,12 @@ class GuardTrainer:
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
+
+    def _keep(self, signatures: Iterable[DrawSignature]) -> None:
+        """Write down signatures, but of draws that came before the server was killed."""
+        new = [signature for signature in signatures if signature not in self._signed]
+        write_signatures(self._run, new)
+        self._signed.update(new)
 
     def _find_cards(self, pool: AcceptedGroup, clients: Sequence[str]) -> dict[str, dict[int, str]]:
         """Ask members for their signed keys; why there is none of some.
@@ -293,7 +328,8 @@ class GuardTrainer:
         def read(client: str, body: bytes) -> bool:
             asked: Any = {"draws": draws[client], "earlier": replies[client]}
             records = int(people.sizes[people.index_of(client)])
-            return not read_draws(body, requests[client], **asked, records=records).passing
+            asked |= {"signers": self._signers, "client": client, "records": records}
+            return not read_draws(body, requests[client], **asked).passing
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(messages, group=group, satisfied=read)

@@ -121,6 +121,16 @@ def _mode(found: os.stat_result) -> str:
     return f"{stat.S_IMODE(found.st_mode):04o}"
 
 
+def identity_beside(ledger: str | Path) -> Identity:
+    """The identity of a guard whose terms name none: ``LEDGER.identity``, made when there is none.
+
+    Args:
+        ledger: the client's ledger.
+    """
+    path = Path(f"{ledger}.identity")
+    return load_identity(path) if path.exists() else make_identity(path)
+
+
 def make_identity(path: str | Path) -> Identity:
     """Write a new secret, readable by its owner alone, by which a member of cohorts is known.
 

@@ -41,6 +41,7 @@ from dpcohort.deploy.guard.protocol import (
     Message,
     ReceiptRequest,
     Refusal,
+    Released,
     ReportRequest,
     RevealRequest,
     RunReceipt,
@@ -117,7 +118,7 @@ class GuardHandler:
         records: number of the owner's records.
         ledger: the owner's ledger, with the data set registered.
         trainer: computes updates.
-        identity: who the client is in cohorts whose noise is distributed.
+        identity: signs what is released; who the client is in cohorts with distributed noise.
         log: told, for the owner, why the ledger or the training failed.
     """
 
@@ -128,7 +129,7 @@ class GuardHandler:
         records: int,
         ledger: ClientLedger,
         trainer: LocalTraining,
-        identity: Identity | None = None,
+        identity: Identity,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.terms, self.records, self._log = terms, records, log
@@ -137,6 +138,11 @@ class GuardHandler:
         self._plans = {one.run: one.plan for one in terms.runs}
         self._model = terms.model.sha256()
         self._certified: set[str] = set()
+
+    @property
+    def key(self) -> str:
+        """Ed25519 public key by which what it releases is signed."""
+        return self._identity.public
 
     @property
     def largest_payload(self) -> int:
@@ -189,6 +195,7 @@ class GuardHandler:
             accepted=accepted,
             plan=self._plans.get(message.run),
             counted=counted,
+            key=self.key,
         )
 
     def _receipt(self, message: ReceiptRequest) -> RunReceipt:
@@ -211,7 +218,7 @@ class GuardHandler:
     @within_terms()
     def _member(self, run: str, accepted: RunTerms) -> Member:
         plan = self._plans.get(run)
-        if accepted.pool is None or plan is None or self._identity is None:
+        if accepted.pool is None or plan is None:
             raise RefusedError("terms", "the client's owner pools no noise in this run")
         name, ledger = self.terms.dataset, self._ledger.id
         return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
@@ -252,12 +259,12 @@ class GuardHandler:
                 return Shares(**where, data=data)
             return Agreement(**where, signature=member.agree(*said, commit))
 
-    def _draw(self, request: DrawRequest) -> DrawUpdate | MaskedUpdate:
+    def _draw(self, request: DrawRequest) -> Released:
         accepted = self._accepted(request.run)
         key, event, lattice = self._checked(request, accepted)
         stored = self._stored(key, request)
         if stored is not None:
-            return _update(request, stored, resent=True)
+            return self._released(request, stored, resent=True)
         self._reserve(key, event, request.clip)
         try:
             output = self._computed(request, accepted, lattice)
@@ -270,7 +277,20 @@ class GuardHandler:
             ) from None
         with _ledger_in_use(counted=True):
             self._ledger.release(key, bytes.fromhex(request.sha256()) + output)
-        return _update(request, output, resent=False)
+        return self._released(request, output, resent=False)
+
+    def _released(self, request: DrawRequest, output: bytes, *, resent: bool) -> Released:
+        """The stored bytes of a draw as its answer, signed."""
+        named: Any = {**request.model_dump(include={"run", "round", "draw"}), "resent": resent}
+        answer: Released
+        if isinstance(request, MaskedRequest):
+            masked, data = output[:_SIGNATURE].hex(), output[_SIGNATURE:]
+            answer = MaskedUpdate(**named, masked=masked, data=data)
+        else:
+            vector = np.frombuffer(output, dtype="<f4").astype(np.float32)
+            answer = DrawUpdate(**named, vector=vector)
+        client, sign = self.terms.dataset, self._identity.sign_bytes
+        return answer.signed(client, request.plan, key=self.key, sign=sign)
 
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
@@ -415,13 +435,6 @@ def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
         return Lattice(request.noise_multiplier, request.clip)
     own = request.noise_multiplier / math.sqrt(accepted.pool.honest)
     return Lattice(own, request.clip, accepted.pool.exponent)
-
-
-def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate | MaskedUpdate:
-    named: Any = {**request.model_dump(include={"run", "round", "draw"}), "resent": resent}
-    if isinstance(request, MaskedRequest):
-        return MaskedUpdate(**named, signature=output[:_SIGNATURE].hex(), data=output[_SIGNATURE:])
-    return DrawUpdate(**named, vector=np.frombuffer(output, dtype="<f4").astype(np.float32))
 
 
 @contextmanager

@@ -12,20 +12,21 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainValidator, SkipValidation, ValidationInfo
 
-from dpcohort.deploy.formats import Format
+from dpcohort.deploy.formats import Format, replace
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_HEADER
+from dpcohort.signatures import DrawSignature
 from dpcohort.text_files import parse_json
 
 #: Version of this protocol; the other side must speak the same.
-PROTOCOL = 1
+PROTOCOL = 2
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"DPG1"
 
@@ -59,9 +60,10 @@ class Message(Format):
     #: What it is called on the wire; said at the head of its class.
     kind: ClassVar[str]
 
-    def __init_subclass__(cls, *, kind: str) -> None:
-        cls.kind = kind
-        _KINDS[kind] = cls
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        if kind is not None:
+            cls.kind = kind
+            _KINDS[kind] = cls
 
     def header(self) -> dict[str, Any]:
         """The fields that go into the header."""
@@ -101,6 +103,7 @@ class Hello(Message, kind="hello"):
             ``outline()``; None if the owner has not accepted the run.
         plan: hash of the plan the owner accepted the run for, None for any.
         counted: draws and reports of this run that are counted.
+        key: Ed25519 public key of its signatures, hexadecimal.
     """
 
     protocol: int = PROTOCOL
@@ -113,6 +116,7 @@ class Hello(Message, kind="hello"):
     accepted: dict[str, Any] | None
     plan: str | None
     counted: int
+    key: str
 
 
 class DrawRequest(Message, kind="draw?"):
@@ -162,21 +166,54 @@ class DrawRequest(Message, kind="draw?"):
         return self.vector.size
 
 
-class DrawUpdate(Message, kind="update"):
-    """The noisy update w - w' of a draw, counted, stored and free to travel; or a noisy report.
+class Released(Message):
+    """The answer to a draw: counted, stored, signed and free to travel.
 
     Attributes:
         run: as asked.
         round: as asked.
         draw: as asked.
         resent: it was computed before and comes from the ledger; nothing new was spent.
-        vector: the update, flat, float32.
+        key: Ed25519 public key of the guard, hexadecimal.
+        signature: its signature of :meth:`statement`; empty until it is signed.
     """
 
     run: str
     round: int
     draw: int
     resent: bool
+    key: str = ""
+    signature: str = ""
+
+    def statement(self, client: str) -> DrawSignature:
+        """What a guard signs of it: which draw, of which client, and the hash of the payload.
+
+        Args:
+            client: whose draw it is.
+        """
+        released = hashlib.sha256(self.payload()).hexdigest()
+        return DrawSignature(self.round, self.draw, client, self.key, released, self.signature)
+
+    def signed(self, client: str, plan: str, *, key: str, sign: Callable[[bytes], str]) -> Self:
+        """The same with the signature of the client's guard.
+
+        Args:
+            client: the guard's.
+            plan: SHA-256 of the plan.
+            key: the guard's public key.
+            sign: its signature, hexadecimal, of bytes.
+        """
+        content = replace(self, key=key).statement(client).content(self.run, plan)
+        return replace(self, key=key, signature=sign(content))
+
+
+class DrawUpdate(Released, kind="update"):
+    """The noisy update w - w' of a draw, or a noisy report.
+
+    Attributes:
+        vector: the update, flat, float32.
+    """
+
     vector: Annotated[Vector, SkipValidation]
 
 
@@ -267,23 +304,15 @@ class MaskedRequest(DrawRequest, kind="masked?"):
     cards: list[list[str]]
 
 
-class MaskedUpdate(Message, kind="masked"):
-    """Integers under masks, counted, stored and free to travel.
+class MaskedUpdate(Released, kind="masked"):
+    """Integers under masks.
 
     Attributes:
-        run: as asked.
-        round: as asked.
-        draw: as asked.
-        resent: it was computed before and comes from the ledger; nothing new was spent.
-        signature: that it was masked for this cohort.
+        masked: hash of the integers and the member's signature that it masked them for this cohort.
         data: the integers modulo 2^b, 8 bytes each, and sealed shares of the masks.
     """
 
-    run: str
-    round: int
-    draw: int
-    resent: bool
-    signature: str
+    masked: str
     data: Annotated[bytes, SkipValidation]
 
 

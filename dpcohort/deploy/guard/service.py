@@ -24,10 +24,9 @@ from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import (
     AgreeRequest,
     DrawRequest,
-    DrawUpdate,
-    MaskedUpdate,
     Message,
     Refusal,
+    Released,
     ReportRequest,
     encode,
 )
@@ -173,7 +172,7 @@ class GuardService(AbstractContextManager["GuardService"]):
     def _wait(self, answer: Message, started: float) -> None:
         """Until the next multiple of ``answer_seconds``, where records were looked at."""
         every = self.handler.terms.answer_seconds
-        fresh = isinstance(answer, DrawUpdate | MaskedUpdate) and not answer.resent
+        fresh = isinstance(answer, Released) and not answer.resent
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):
             taken = time.monotonic() - started
@@ -196,7 +195,7 @@ def _line(message: object, answer: Message) -> str:
     outcome = answer.kind
     if isinstance(answer, Refusal):
         outcome += f" ({answer.code}){', counted' if answer.counted else ''}"
-    elif isinstance(answer, DrawUpdate | MaskedUpdate):
+    elif isinstance(answer, Released):
         outcome = "sent again" if answer.resent else "counted, computed, sent"
     return f"{getattr(message, 'kind', '?')}{where}: {outcome}"
 

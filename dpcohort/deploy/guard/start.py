@@ -30,6 +30,7 @@ from dpcohort.deploy.guard.files import (
     check_folders,
     check_private,
     check_unwritable,
+    identity_beside,
     load_data,
     load_identity,
 )
@@ -111,14 +112,14 @@ def _check_lattice(pool: AcceptedGroup, terms: RunTerms, most: int) -> None:
 
 
 def check_identity(terms: GuardTerms) -> Identity | None:
-    """Who the client is in cohorts, where it pools noise; None where it does not.
+    """The identity that terms name; None where they name none and none of their runs needs one.
 
     Raises:
         DataMissingError: there is no such file.
         InputError: the terms name none, or know the client by another key.
     """
     pools = {run.run: run.pool for run in terms.runs if run.pool is not None}
-    if not pools:
+    if not terms.identity and not pools:
         return None
     if not terms.identity:
         raise InputError.about(
@@ -186,8 +187,14 @@ def open_guard(
                 write_pin(file, opened.id)
             terms = replace(terms, ledger_id=opened.id)
         handler = GuardHandler(
-            terms, records=len(records), ledger=opened, trainer=training, identity=identity, log=log
+            terms,
+            records=len(records),
+            ledger=opened,
+            trainer=training,
+            identity=identity or identity_beside(ledger),
+            log=log,
         )
+        log(f"what is released is signed with the key {handler.key}")
         return GuardService(handler, socket, log=log, on_close=opened.close)
     except BaseException:
         opened.close()

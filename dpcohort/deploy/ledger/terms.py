@@ -165,7 +165,7 @@ class AcceptedReports(Format):
 
 
 def _members(given: Any) -> dict[str, str]:
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(given, Mapping):
         raise InputError("members", given=given, allowed="a table of names and their public keys")
     for name, key in given.items():
         checked_name("member", name)
@@ -173,6 +173,10 @@ def _members(given: Any) -> dict[str, str]:
     if len(set(given.values())) < len(given):
         raise InputError.because("two members have the same key: each must be somebody of its own.")
     return dict(given)
+
+
+#: Names of clients and their public keys, each another one.
+Members = Annotated[Mapping[str, str], PlainValidator(_members)]
 
 
 def _cohorts(given: Any) -> dict[str, str]:
@@ -211,7 +215,7 @@ class AcceptedGroup(Format):
     dropouts: Annotated[int, whole(at_least=0)]
     exponent: Annotated[int, whole(at_least=0, at_most=40)]
     modulus_bits: Annotated[int, whole(at_least=2, at_most=62)]
-    members: Annotated[Mapping[str, str], PlainValidator(_members)]
+    members: Members
     cohorts: Annotated[Mapping[str, str], PlainValidator(_cohorts)]
 
     @property

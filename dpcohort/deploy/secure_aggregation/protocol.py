@@ -2,8 +2,8 @@
 """Masked sums of a cohort's integers: what members check and say, and what a server makes of it.
 
 The server, and up to c members who help it, may do anything. They learn the sum of the vectors of
-one set of at least K - d members, once a round, and nothing else (docs/secure-aggregation.md has
-the proof). In the manner of Bonawitz et al. (2017), with these differences:
+one set of at least K - d members, once a round, and nothing else (proof:
+docs/concepts/secure-aggregation.md). In the manner of Bonawitz et al. (2017), but:
 
 - **Identities are pinned** by each owner's terms, as is who is in the cohort of which round.
 - **Keys once a run.** A member signs one X25519 key for a run (its :class:`Card`). The seed of two

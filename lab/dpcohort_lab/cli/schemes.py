@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
-    "not be compared as equals: see docs/schemes.md."
+    "not be compared as equals: see docs/research/schemes.md."
 )
 _STAMP = "NOT PRIVATE (simulation): every run is seeded."
 

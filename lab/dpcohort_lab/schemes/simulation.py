@@ -119,7 +119,7 @@ class Simulation:
         if config.contract.is_distributed:
             raise InputError.because(
                 "privacy.trust = 'distributed' is not for schemes: each has an observer of its "
-                "own, see docs/schemes.md. Leave it out (--set privacy.trust=local does)."
+                "own, see docs/research/schemes.md. Leave it out (--set privacy.trust=local does)."
             )
         return cls(configured_job(config, data=data, shift=shift, device="cpu"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/schemes.md says of every scheme what its card says."""
+"""docs/research/schemes.md says of every scheme what its card says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dpcohort_lab.schemes.named import SCHEMES, make_scheme
 
-TEXT = (Path(__file__).parents[3] / "docs" / "schemes.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "research" / "schemes.md").read_text()
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from dpcohort.deploy.guard.protocol import (
     RunReceipt,
 )
 from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
@@ -107,6 +109,11 @@ def settings(template):
     return template.settings
 
 
+def identity_of(client: str) -> Identity:
+    """By which a made-up guard signs."""
+    return Identity(hashlib.sha256(client.encode()).digest())
+
+
 class FakeGuard:
     """Answers like a guard that has accepted a federation's plan, without data or disk.
 
@@ -145,6 +152,7 @@ class FakeGuard:
             "accepted": accepted,
             "plan": plan.sha256,
             "counted": 0,
+            "key": identity_of(client).public,
         }
         self.done: dict[tuple[int, int], bytes] = {}
         self.updates: dict[tuple[int, int], np.ndarray] = {}
@@ -173,13 +181,19 @@ class FakeGuard:
         if key in self.done:
             if self.done[key] != request.sha256():
                 raise GuardRefusedError(Refusal(code="other-request", message="", counted=True))
-            return DrawUpdate(**where, resent=True, vector=self.updates[key])
+            return self.signed(DrawUpdate(**where, resent=True, vector=self.updates[key]), request)
         self.done[key] = request.sha256()
         if key not in self.updates:  # a test may have said what it answers
             rng = np.random.default_rng([*key, self.says["records"]])
             self.updates[key] = rng.normal(0, 1e-2, request.numbers).astype(np.float32)
         update = DrawUpdate(**where, resent=False, vector=self.updates[key])
-        return self.odd(update) if self.odd else update
+        return self.signed(self.odd(update) if self.odd else update, request)
+
+    def signed(self, update, request) -> DrawUpdate:
+        """As a guard does; a test may do it otherwise."""
+        client = self.says["dataset"]
+        identity = identity_of(client)
+        return update.signed(client, request.plan, key=identity.public, sign=identity.sign_bytes)
 
     def receipt(self, run: str) -> RunReceipt:
         spending = {"counted_draws": len(self.done)}

@@ -52,7 +52,7 @@ class _Guard:
     def _hello(self):
         return Hello(
             dpcohort="0", dataset="lab", records=3, dimension=4, model="m", layout="l",
-            accepted=None, plan=None, counted=0,
+            accepted=None, plan=None, counted=0, key="",
         )  # fmt: skip
 
     def _draw(self, request):

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.deploy.flower.messages import NO_GUARD, longest_update, read_draws, read_hello
+from dpcohort.deploy.flower.messages import (
+    NO_GUARD,
+    Signers,
+    longest_update,
+    read_draws,
+    read_hello,
+)
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import (
     DrawRequest,
@@ -16,6 +22,7 @@ from dpcohort.deploy.guard.protocol import (
     RunReceipt,
     encode,
 )
+from dpcohort.deploy.secure_aggregation import Identity
 
 REQUEST = DrawRequest(
     run="spring", plan="p", round=2, draw=0, clip=1.0, noise_multiplier=1.5, sampling_rate=0.1,
@@ -28,8 +35,29 @@ GOOD = DrawUpdate(
 RECEIPT = RunReceipt(dataset="lab", spending={"counted_draws": 2}, entries=3, head="h", ledger="l")
 
 
-def _read(*frames, draws=(0, 1)):
-    return read_draws(b"".join(map(encode, frames)), REQUEST, draws=draws, records=100)
+LAB, OTHER = Identity(bytes(32)), Identity(b"1" * 32)
+
+
+def _signed(update, identity=LAB, client="lab", plan="p"):
+    return update.signed(client, plan, key=identity.public, sign=identity.sign_bytes)
+
+
+def _signers(pinned=None):
+    return Signers({} if pinned is None else {"lab": pinned}, run="spring", plan="p")
+
+
+def _read_bytes(body, draws=(0, 1), signers=None):
+    signers = signers or _signers()
+    return read_draws(body, REQUEST, draws=draws, records=100, signers=signers, client="lab")
+
+
+def _read(*frames, draws=(0, 1), **how):
+    """The reply of frames whose updates are signed by the client's guard, where they are not."""
+    signed = [
+        _signed(one) if isinstance(one, DrawUpdate) and not one.key + one.signature else one
+        for one in frames
+    ]
+    return _read_bytes(b"".join(map(encode, signed)), draws, **how)
 
 
 def test_what_is_right_is_taken():
@@ -93,10 +121,10 @@ def test_only_what_decided_nothing_is_asked_again(code, counted, passing):
 
 def test_rubbish_is_a_loss_of_all_it_should_have_held():
     assert _read().losses == {0: "no answer", 1: "no answer"}
-    reply = read_draws(b"rubbish", REQUEST, draws=[0], records=100)
+    reply = _read_bytes(b"rubbish", [0])
     assert "cannot be read" in reply.losses[0]
-    cut = encode(GOOD) + encode(replace(GOOD, draw=1))[:-3]
-    reply = read_draws(cut, REQUEST, draws=[0, 1], records=100)
+    cut = encode(_signed(GOOD)) + encode(replace(GOOD, draw=1))[:-3]
+    reply = _read_bytes(cut)
     assert sorted(reply.updates) == [0]
     assert "cannot be read" in reply.losses[1]
     assert "Refusal" not in str(_read(encode_hello()).losses)
@@ -105,14 +133,14 @@ def test_rubbish_is_a_loss_of_all_it_should_have_held():
 def encode_hello():
     return Hello(
         dpcohort="0", dataset="lab", records=3, dimension=4, model="m", layout="l", accepted=None,
-        plan=None, counted=0,
+        plan=None, counted=0, key="",
     )  # fmt: skip
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_whatever_raise_or_are_taken(body):
-    reply = read_draws(body, REQUEST, draws=[0, 1], records=100)
+    reply = _read_bytes(body)
     assert reply.updates == {}
     assert sorted(reply.losses) == [0, 1]
     assert isinstance(read_hello(body), str)
@@ -152,3 +180,40 @@ def test_a_refusal_is_one_line_that_cannot_steer_a_terminal():
 def test_answers_beyond_those_asked_for_are_not_kept():
     reply = _read(GOOD, *[replace(GOOD, draw=7)] * 100, replace(GOOD, draw=1))
     assert sorted(reply.updates) == [0]
+
+
+_FORGED = {
+    "no signature": (lambda: replace(GOOD, key=LAB.public), "not signed it"),
+    "no key": (lambda: replace(_signed(GOOD), key=""), "not its guard's key"),
+    "of another draw": (lambda: replace(_signed(replace(GOOD, draw=1)), draw=0), "not signed it"),
+    "of another round": (lambda: replace(_signed(replace(GOOD, round=1)), round=2), "not signed"),
+    "of another run": (lambda: replace(_signed(replace(GOOD, run="a")), run="spring"), "not sig"),
+    "of another plan": (lambda: _signed(GOOD, plan="q"), "not signed it"),
+    "of another client": (lambda: _signed(GOOD, client="ward 7"), "not signed it"),
+    "of another update": (lambda: replace(_signed(GOOD), vector=GOOD.vector / 2), "not signed"),
+    "by another key": (lambda: replace(_signed(GOOD, OTHER), key=LAB.public), "not signed it"),
+    "with another key": (lambda: _signed(GOOD, OTHER), "not its guard's key"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), _FORGED.values(), ids=_FORGED)
+def test_an_update_that_its_guard_has_not_signed_is_not_taken(make, message):
+    reply = _read(make(), replace(GOOD, draw=1), signers=_signers(LAB.public))
+    assert sorted(reply.updates) == [1]
+    assert message in reply.losses[0]
+    assert [one.draw for one in reply.signatures] == [1]
+
+
+def test_the_first_key_of_a_client_is_the_one_that_counts():
+    signers = _signers()
+    assert _read(GOOD, draws=(0,), signers=signers).losses == {}
+    second = _signed(replace(GOOD, draw=1), OTHER)
+    assert "not its guard's key" in _read(second, draws=(1,), signers=signers).losses[1]
+
+
+def test_a_guard_that_signs_two_answers_to_one_draw_is_found():
+    signers = _signers()
+    assert _read(GOOD, draws=(0,), signers=signers).losses == {}
+    assert _read(GOOD, draws=(0,), signers=signers).losses == {}  # after a crash of the server
+    other = _read(replace(GOOD, vector=GOOD.vector / 2), draws=(0,), signers=signers)
+    assert "another answer to this draw" in other.losses[0]

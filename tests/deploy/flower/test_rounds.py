@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar
 
 import numpy as np
@@ -18,12 +19,13 @@ from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import DrawUpdate
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.folder import read_json, read_log
+from dpcohort.signatures import DrawSignature
 from dpcohort.training import Training
 
-from .conftest import Fakes, small_settings
+from .conftest import Fakes, identity_of, small_settings
 
 
 def _federate(small, fakes, out, **changes):
@@ -49,6 +51,85 @@ def test_a_run_asks_for_exactly_the_planned_draws_and_verifies(small, fakes, tmp
     told = read_json(tmp_path / "run" / "client-ledgers.json")
     counted = {client: told[client]["spending"]["counted_draws"] for client in fakes}
     assert counted == {client: len(_planned(small, client)) for client in fakes}
+
+
+def _signatures(folder):
+    return [DrawSignature.from_line(line) for line in read_log(folder / "signatures.jsonl")]
+
+
+def test_the_run_folder_has_the_signature_of_every_draw(small, fakes, tmp_path):
+    members = {"lab": identity_of("lab").public}  # of ward 7 the first key counts
+    federation = replace(small.federation, members=members)
+    run = federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    signatures = _signatures(tmp_path / "run")
+    plan, name = small.federation.plan, small.federation.run
+    for client, guard in fakes.items():
+        signed = {(one.round, one.draw): one for one in signatures if one.client == client}
+        assert sorted(signed) == sorted(_planned(small, client))
+        assert {one.key for one in signed.values()} == {identity_of(client).public}
+        for draw, one in signed.items():
+            assert one.is_of(name, plan.sha256)
+            assert one.released == hashlib.sha256(guard.updates[draw].tobytes()).hexdigest()
+    assert run.settings["members"] == members
+    with (tmp_path / "run" / "signatures.jsonl").open("a") as file:
+        file.write("\n")
+    assert not verify_run(tmp_path / "run").holds  # the seal covers the file
+
+
+def test_a_guard_with_another_key_than_the_pinned_one_is_not_asked(small, fakes, tmp_path):
+    federation = replace(small.federation, members={"lab": identity_of("somebody").public})
+    with pytest.raises(InputError, match=r"lab: its guard signs with the key .* has another"):
+        federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    assert fakes["lab"].asked == []
+
+
+@pytest.mark.parametrize("part", ["missing", "forged"])
+def test_draws_without_a_signature_of_their_guard_are_lost(small, fakes, tmp_path, part):
+    forged = {
+        "missing": lambda update, request: update,
+        "forged": lambda update, request: update.signed(
+            "lab", request.plan, key=fakes["lab"].says["key"], sign=lambda b: "00" * 64
+        ),
+    }
+    fakes["lab"].signed = forged[part]
+    federation = replace(small.federation, quorum=0.1)
+    federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    assert {one.client for one in _signatures(tmp_path / "run")} == {"ward 7"}
+    lost = [line["lost"].get("lab", {}) for line in read_log(tmp_path / "run" / "exchange.jsonl")]
+    assert sum(map(len, lost)) == len(_planned(small, "lab"))
+
+
+def test_signatures_of_a_resumed_run_are_there_once_and_fix_the_keys(small, fakes, tmp_path):
+    class CrashError(Exception):
+        pass
+
+    class Stop:
+        def on_round(self, record, run):
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        _federate(small, fakes, tmp_path / "run", callbacks=[Stop()])
+    run, folder = small.federation.run, tmp_path / "run"
+    first = _signatures(folder)
+    assert first
+    _federate(small, fakes, folder, resume=True)
+    signatures = _signatures(folder)
+    assert signatures[: len(first)] == first
+    assert len(set(signatures)) == len(signatures)
+    assert all(one.is_of(run, small.federation.plan.sha256) for one in signatures)
+
+
+def test_a_run_whose_signatures_were_changed_is_not_continued(small, fakes, tmp_path):
+    class Stop:
+        def on_round(self, record, run):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _federate(small, fakes, tmp_path / "run", callbacks=[Stop()])
+    file = tmp_path / "run" / "signatures.jsonl"
+    file.write_text(file.read_text().replace('"draw": 0', '"draw": 9'))
+    with pytest.raises(VerificationError, match="has not signed it"):
+        _federate(small, fakes, tmp_path / "run", resume=True)
 
 
 def test_one_letter_a_client_and_round(small, fakes, tmp_path):
@@ -93,10 +174,11 @@ class _Overheard(ProjectedPlus):
 
 
 @pytest.mark.parametrize("stop_after", [None, 0, 1])
-def test_a_rule_with_memory_trains_the_same_model_as_on_one_machine(
+def test_a_rule_with_memory_and_an_adaptive_server_train_the_same_model_as_on_one_machine(
     small, fakes, tmp_path, stop_after
 ):
-    federation = replace(small.federation, aggregation={"rule": "projected-plus"})
+    steps = {"learning_rate": 1.0, "server": "adam", "server_settings": {"lr": 0.05}}
+    federation = replace(small.federation, aggregation={"rule": "projected-plus"}, optimiser=steps)
     plan, job = federation.plan, FederatedJob.of(federation)
     own = _Overheard()
     local = train(

@@ -18,6 +18,7 @@ from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger
+from dpcohort.deploy.secure_aggregation import Identity
 
 RUN = AcceptedRun(
     run="spring",
@@ -84,7 +85,9 @@ def open_handler(folder, data_file):
         book = open_ledger(path, data, terms, runs, new=not path.exists())
         opened.append(book)
         trainer = trainer or LocalTraining(terms.model, data)
-        handler = GuardHandler(terms, records=len(data), ledger=book, trainer=trainer)
+        handler = GuardHandler(
+            terms, records=len(data), ledger=book, trainer=trainer, identity=Identity(bytes(32))
+        )
         handler.ledger = book
         return handler
 

@@ -29,6 +29,7 @@ from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.start import open_ledger
 from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
 
 run = AcceptedRun(run="spring", epsilon=2.0, delta=1e-5, clip=1.0, batch_size=40, local_steps=1,
@@ -51,7 +52,9 @@ def guard():
     data = load_data(folder / "ward.npz", terms.model, terms.normalisation)
     path = folder / "w.ledger"
     book = open_ledger(path, data, terms, check_terms(terms, len(data)), new=not path.exists())
-    handler = GuardHandler(terms, records=len(data), ledger=book, trainer=Training())
+    handler = GuardHandler(
+        terms, records=len(data), ledger=book, trainer=Training(), identity=Identity(bytes(32))
+    )
     return GuardService(handler, folder / "g.sock", on_close=book.close)
 
 def request(round, hello):

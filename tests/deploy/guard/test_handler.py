@@ -182,7 +182,20 @@ def test_hello_tells_terms_and_nothing_of_other_runs(open_handler, good, trainer
     assert hello.accepted["batch_size"] == 10
     stranger = handler.answer(HelloRequest(run="autumn"))
     assert (stranger.accepted, stranger.plan, stranger.counted) == (None, None, 0)
-    assert handler.answer(HelloRequest(run="spring", protocol=2)).code == "malformed"
+    assert handler.answer(HelloRequest(run="spring", protocol=1)).code == "malformed"
+
+
+def test_what_is_released_is_signed_and_signed_alike_when_it_is_sent_again(
+    open_handler, good, trainer
+):
+    handler = open_handler(trainer=trainer)
+    first, again = (handler.answer(good(round=3)) for _ in range(2))
+    statement = first.statement("ward")
+    assert (statement.round, statement.draw, statement.key) == (3, 0, handler.key)
+    assert statement.is_of("spring", "a" * 64)
+    assert again.resent
+    assert again.statement("ward") == statement
+    assert handler.answer(HelloRequest(run="spring")).key == handler.key
 
 
 def test_a_receipt_is_the_runs_own(open_handler, good, trainer):

@@ -13,6 +13,7 @@ from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate
 from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
+from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.engine.experiment import draw_numbers
 from dpcohort.errors import InputError
 
@@ -92,7 +93,9 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
     with open_ledger(
         tmp_path / "b.ledger", data, terms, check_terms(terms, size), new=True
     ) as book:
-        handler = GuardHandler(terms, records=size, ledger=book, trainer=Quick())
+        handler = GuardHandler(
+            terms, records=size, ledger=book, trainer=Quick(), identity=Identity(bytes(32))
+        )
 
         def ask(round, draw):
             request = DrawRequest(

@@ -30,7 +30,7 @@ MESSAGES = [
     HelloRequest(run="a"),
     ReceiptRequest(run="ä"),
     Refusal(code="terms", message="no", counted=True),
-    DrawUpdate(run="a", round=1, draw=2, resent=False, vector=VECTOR),
+    DrawUpdate(run="a", round=1, draw=2, resent=False, key="k", signature="s", vector=VECTOR),
     RunReceipt(dataset="d", spending={"steps": 3}, entries=4, head="h", ledger="l"),
     Hello(
         dpcohort="1",
@@ -42,6 +42,7 @@ MESSAGES = [
         accepted=None,
         plan=None,
         counted=0,
+        key="k",
     ),
 ]
 
