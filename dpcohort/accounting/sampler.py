@@ -130,6 +130,11 @@ class Sampler(ABC):
         Args:
             sizes: n.
             batch_sizes: the public B by which sums are divided.
+
+        Example:
+            >>> from dpcohort.accounting.samplers import sampler_of
+            >>> sampler_of("poisson").rates(np.array([640, 256]), np.array([128, 128]))
+            array([0.2, 0.5])
         """
         return np.asarray(batch_sizes / sizes, dtype=np.float64)
 
