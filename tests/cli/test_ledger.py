@@ -105,7 +105,7 @@ def test_a_letter_of_all_runs(terminal, tmp_path, terms, across_runs):
     # Composed: the three steps that were counted. Summed: all that the begun run may still do.
     risk = promised_risk(epsilon=2.0, delta=1e-5)
     if across_runs == "composed":
-        risk = attack_risk(History((replace(step, steps=3),)), delta=1e-5)
+        risk = attack_risk(History((replace(step, count=3),)), delta=1e-5)
     assert f"<strong>{math.ceil(1000 * risk.hits(0.05)) / 10:.1f} %</strong>" in text
     assert "3 of 60" in text
     assert "dpcohort ledger verify" in text

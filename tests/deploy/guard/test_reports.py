@@ -462,7 +462,7 @@ def sums(monkeypatch):
 
 def report(guard, weights=None, asked=ASKED, lattice=None, rate=1.0, batch_size=30):
     weights = np.full(guard.dimension, 0.3, np.float32) if weights is None else weights
-    batches = ("poisson", rate, batch_size)
+    batches = (SAMPLERS["poisson"], rate, batch_size)
     return guard.report(weights, lattice or Lattice(5.0, asked.half_range), batches, asked)
 
 

@@ -172,7 +172,7 @@ def receipt(ledger, path, key, step, terms):
     for round in range(5):
         ledger.reserve(key(round), step, clip=1.0)
     ledger.release(key(0), b"x")
-    more = dataclasses.replace(step, noise_multiplier=4.0)
+    more = step.changed(noise_multiplier=4.0)
     ledger.reserve(key(0, run="autumn"), more, clip=1.0)
     return lifetime_receipt(read_state(path), "ward")
 

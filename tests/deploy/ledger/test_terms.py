@@ -84,8 +84,8 @@ def test_clip_and_round_have_bounds(terms, step):
 
 
 def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
-    terms.check_request(dataclasses.replace(step, noise_multiplier=50.0), clip=1.0, round=0)
-    assert terms.charge(3) == dataclasses.replace(step, steps=3)
+    terms.check_request(step.changed(noise_multiplier=50.0), clip=1.0, round=0)
+    assert terms.charge(3) == dataclasses.replace(step, count=3)
 
 
 @pytest.mark.parametrize(
