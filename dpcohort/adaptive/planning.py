@@ -135,7 +135,7 @@ def make_adaptive_plan(
             rule=chosen,
             settings=_settings(chosen),
             counts=draw_caps,
-            reports=Reports(caps=report_caps, multipliers=report_multipliers, terms=terms),
+            reports=Reports.of(terms, report_caps, report_multipliers),
         ),
         noise=LocalNoise(multipliers=noise, lifted=lifted),
         certificate=Certificate(epsilon=certified),

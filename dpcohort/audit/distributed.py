@@ -37,6 +37,7 @@ from dpcohort.audit.claims import Finding
 from dpcohort.audit.noise import correlations, unlike_normal
 from dpcohort.clients import Population
 from dpcohort.plan import Plan, make_plan
+from dpcohort.planning.noise import DistributedNoise
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
 
@@ -81,7 +82,17 @@ class DistributedClaim:
     @classmethod
     def of(cls, plan: Plan | DistributedClaim) -> DistributedClaim:
         """What this plan, or whoever trains by such a claim, claims."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
+        columns = {f.name: getattr(plan, f.name) for f in fields(cls) if f.name != "distributed"}
+        return cls(**columns, distributed=plan.noise.pool)
+
+    @property
+    def noise(self) -> DistributedNoise:
+        """Multipliers and shares, as engines take them."""
+        return DistributedNoise(
+            multipliers=self.noise_multipliers,
+            lifted=np.zeros(len(self.population), dtype=np.bool_),
+            pool=self.distributed,
+        )
 
     @property
     def honest(self) -> int:
@@ -138,7 +149,7 @@ def example_plan(sampler: str | Sampler = "poisson", clip: float = 1.0) -> Plan:
 
     Example:
         >>> plan = example_plan()
-        >>> plan.distributed.honest, plan.training.cohort_size
+        >>> plan.noise.honest, plan.training.cohort_size
         (3, 5)
     """
     return make_plan(

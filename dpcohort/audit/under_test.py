@@ -60,7 +60,8 @@ from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.models import check_trainable, precompute_features
-from dpcohort.planning.participation import Reports
+from dpcohort.planning.noise import LocalNoise
+from dpcohort.planning.reports import Reports
 from dpcohort.plugins import named_function, telling
 from dpcohort.runs.chooser import LossMeter, ReportHandler
 from dpcohort.schedule import Schedule
@@ -84,6 +85,7 @@ def step_plan(
 ) -> Any:
     """The least a plan can be: cohorts and noise as told, every client with as many records."""
     clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
+    multipliers = np.full(clients, claim.noise_multiplier)
     return SimpleNamespace(
         training=Training(
             rounds=rounds,
@@ -95,7 +97,8 @@ def step_plan(
         schedule=Schedule(cohorts=cohorts, clients=clients),
         contract=Contract.of("tight", claim.sampler),
         population=public_clients(np.full(clients, size)),
-        noise_multipliers=np.full(clients, claim.noise_multiplier),
+        noise_multipliers=multipliers,
+        noise=LocalNoise(multipliers=multipliers, lifted=np.zeros(clients, dtype=np.bool_)),
         batch_sizes=np.full(clients, batch_size, dtype=np.int64),
         sampling_rates=claim.sampler.rates(np.full(clients, size), np.full(clients, batch_size)),
     )
@@ -500,7 +503,7 @@ class ModelsUnderTest:
         streams, loss = Streams(None, dice), task.loss_on(self.device)
         if self.place == "reports":
             caps = np.ones(1, dtype=np.int64)
-            plan.reports = Reports(caps=caps, multipliers=np.ones(1), terms=_REPORTED)
+            plan.reports = Reports.of(_REPORTED, caps, np.ones(1))
             start = FlatLayout(model).flatten(model).to(self.device)
             meter = LossMeter(model, records, loss=loss)
             handler = ReportHandler(plan, meter, streams=streams)

@@ -187,7 +187,7 @@ def _write_letter(
     from dpcohort.report.html.letter import write_letter
 
     k = run.plan.population.index_of(receipt.client)
-    made = 0 if run.reports is None else int(run.reports[k])
+    made = int(run.reports[k])
     draws = int(run.ledger.draws[k])
     history = run.plan.charged_history(k, draws=draws, reports=made)
     risk, alone = None, None

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
-from dpcohort.accounting.distributed import NoiseShares, common_lattice
+from dpcohort.accounting.distributed import common_lattice
 from dpcohort.accounting.sampler import Batches
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
@@ -72,8 +72,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 
-#: What dividing and multiplying again may lose of a noise multiplier.
-_ROUNDING = 1e-9
 #: In the place of a client: the noise is that of a whole cohort.
 _ALL_MEMBERS = -1
 
@@ -105,17 +103,10 @@ class Experiment:
     adds_row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.distributed is not None and type(self.aggregation) is not Mean:
-            raise InputError.because(
-                f"{type(self.aggregation).__name__} needs single updates, and where trust is "
-                "distributed the server sees their sum only. Use the aggregation mean."
-            )
-        if self.distributed is not None and self.plan.training.local_steps > 1:
-            raise InputError(
-                "local_steps",
-                given=self.plan.training.local_steps,
-                allowed="1 with distributed trust: between two steps there is no noise of others",
-            )
+        if type(self.aggregation) is not Mean:
+            what = f"the aggregation {type(self.aggregation).__name__} needs single updates"
+            self.plan.noise.refuse_single_updates(what, "the aggregation mean")
+        self.plan.noise.check_local_steps(self.plan.training.local_steps)
         if self.releases_sums:  # what no lattice holds is refused before anything is computed
             for t in range(len(self.plan.schedule.cohorts)):
                 _common_lattice(cohort_of(self.plan, t), self.plan)
@@ -123,19 +114,14 @@ class Experiment:
             refuse_unmergeable(self.streams, self.aggregation)
 
     @property
-    def distributed(self) -> NoiseShares | None:
-        """Weights and shares of noise where trust is distributed."""
-        return getattr(self.plan, "distributed", None)
-
-    @property
     def only_sum_counts(self) -> bool:
         """Whether updates come without the noise of their last step, which their sum gets once."""
-        return self.merged_noise or self.distributed is not None
+        return self.merged_noise or self.plan.noise.only_sums
 
     @property
     def releases_sums(self) -> bool:
         """Whether only the sum of a cohort's updates, with its noise, leaves the engine."""
-        return self.distributed is not None and not self.streams.is_reproducible
+        return self.plan.noise.only_sums and not self.streams.is_reproducible
 
     @property
     def server_step(self) -> ServerStep:
@@ -221,11 +207,7 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
             next_step="Make the plan again: the schedule and the noise do not belong together.",
         )
     batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
-    distributed: NoiseShares | None = getattr(plan, "distributed", None)
-    weights = shares = None
-    if distributed is not None:
-        weights, shares = distributed.weights[clients], distributed.shares[clients]
-        _check_distributed(clients, multipliers * weights / batches, shares, distributed.honest)
+    weights, shares = plan.noise.draw_terms(clients, batches)
     return Cohort(
         round=round,
         clients=clients,
@@ -236,30 +218,6 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
         weights=weights,
         shares=shares,
     )
-
-
-def _check_distributed(
-    clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int
-) -> None:
-    """Refuse a cohort that does not hold the noise that was accounted for.
-
-    Args:
-        clients: its members.
-        needed: z_k g_k / B_k, the noise on the sum that protects each, in units of C.
-        shares: what each adds, in units of C.
-        honest: h, how many of the shares are sure to be there, a member's own among them.
-    """
-    if np.unique(clients).size < clients.size:
-        raise InputError.because("a client is twice in a cohort whose noise is distributed.")
-    squares = np.asarray(shares, dtype=np.float64) ** 2
-    least = np.sort(squares)[:honest]
-    sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
-    short = ~(needed <= sure * (1 + _ROUNDING))
-    if least.size < honest or short.any():
-        raise InputError.because(
-            f"the noise of {honest} members of the cohort does not protect client "
-            f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
-        )
 
 
 class ClientRecords:

@@ -485,7 +485,7 @@ def train_rounds(
     *,
     rounds: int,
     choose: Callable[[int], Sequence[Cohort]],
-    saw: Callable[[Sequence[Arrived | None]], None] = lambda arrived: None,
+    observe: Callable[[Sequence[Arrived | None]], None] = lambda arrived: None,
     evaluator: Evaluator | None = None,
     evaluate_every: int = 1,
 ) -> Iterator[tuple[RoundRecord, ...]]:
@@ -497,7 +497,7 @@ def train_rounds(
         states: of each training, all at the same round.
         rounds: how many there are in all.
         choose: names the cohorts of a round, and has counted them when it returns.
-        saw: told the updates before they are combined.
+        observe: sees the noisy updates before they are combined.
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
 
@@ -508,7 +508,7 @@ def train_rounds(
         cohorts = choose(t)
         started = time.perf_counter()
         arrived = trainer.updates([state.parameters for state in states], cohorts)
-        saw(arrived)
+        observe(arrived)
         with threads_at_most(_THREADS):
             _take_steps(steps, states, arrived)
         seconds = time.perf_counter() - started

@@ -108,7 +108,7 @@ def share(jobs: Sequence[Job], engine: Engine) -> None:
 
 def _described(job: Job) -> dict[str, Any]:
     """All that another rank needs to make the same job, beside the data."""
-    if job.config is None:
+    if job.source is None:
         raise InputError.because(
             "only the training of a configuration is shared among ranks. Start it without torchrun."
         )
@@ -116,7 +116,7 @@ def _described(job: Job) -> dict[str, Any]:
         job.plan.save(Path(folder) / "plan.json")
         plan = (Path(folder) / "plan.json").read_text()
     return {
-        "config": config_for_folder(job.config, job.config_folder, Path.cwd()),
+        "config": config_for_folder(*job.source[:2], Path.cwd()),
         "plan": plan,
         "seed": job.seed,
         "private": job.private,

@@ -166,7 +166,8 @@ def handler_of(plan, meter=None, streams=None, journal=None):
         meter.journal = journal
     streams = streams or Streams.seeded(0)
     handler = ReportHandler(plan, meter, streams=streams)
-    chooser = Chooser(plan.adaptive.rule, journal, handler.ask, repeats=streams.is_reproducible)
+    repeats = streams.is_reproducible
+    chooser = Chooser(plan.participation, journal, lambda: handler.ask, repeats=repeats)
     return chooser, journal, meter
 
 

@@ -76,7 +76,7 @@ def test_where_noise_is_distributed_both_epsilons_and_the_others_counted_on_are_
     alone = distributed.certificate.alone_epsilon[:3].max()
     assert values["summary"]["alone_epsilon_max"] == alone
     assert values["summary"]["trust"]["honest"] == 3
-    assert values["clients"]["weight"] == distributed.distributed.weights.tolist()
+    assert values["clients"]["weight"] == distributed.noise.weights.tolist()
     assert "weight" not in plan_values(plan)["clients"]
     shown = " ".join(_shown(distributed).split())
     assert "of the weight moved" in shown

@@ -13,8 +13,8 @@ from dpcohort.data.partition import load_partition
 from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.job import ConfigSource, make_job
+from dpcohort.runs.recorder import Recorder
 from dpcohort.runs.verification import verify_run
 
 from .conftest import small_plan
@@ -23,14 +23,14 @@ from .conftest import small_plan
 @pytest.fixture
 def job(plan, digits):
     job = make_job(plan, "logistic", digits, device="cpu")
-    return replace(job, config="[training]\nrounds = 6\n")
+    return replace(job, source=ConfigSource("[training]\nrounds = 6\n"))
 
 
 def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.training.environment", fail)
+    monkeypatch.setattr("dpcohort.runs.recorder.environment", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()
@@ -39,7 +39,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
 
 def test_the_configuration_is_kept(job, tmp_path):
     Recorder(job, tmp_path / "run").close()
-    assert (tmp_path / "run" / "config.toml").read_text() == job.config
+    assert (tmp_path / "run" / "config.toml").read_text() == job.source.text
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert settings["plan"] == job.plan.sha256
     assert settings["optimiser"]["local_step"] == {"kind": "ConstantStep", "size": 0.1}

@@ -660,7 +660,7 @@ class PrivacyAwareStrategy:
             trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
             with owner_only(), trainer.recorded(self._out, resume=self._resume) as part:
                 evaluated(part.state.next_round)
-                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+                run_rounds([part], trainer, [step], callbacks=(RoundPrinter(evaluated),))
             self.run = part.run
             result.arrays = arrays.record(part.state.parameters.numpy())
             for words in part.run.warnings:
@@ -697,7 +697,7 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         InputError: naming what to plan instead.
     """
-    if plan.distributed is not None or plan.adaptive is not None or plan.before:
+    if not plan.is_simple:
         raise InputError.because(
             "mods execute plans with fixed cohorts, local noise and no run before them; "
             "distributed noise, rules that choose from reports and later parts of a run need "

@@ -280,15 +280,7 @@ def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
 
     They are what :class:`AcceptedReports` says of them.
     """
-    if plan.reports.terms is None:
-        return {}
-    return {
-        "count": int(plan.reports.caps[k]),
-        "statistic": plan.reports.terms.statistic,
-        "loss_bound": plan.reports.terms.loss_bound,
-        "least_noise_multiplier": float(plan.reports.multipliers[k]),
-        "mini_batch": plan.reports.terms.mini_batch,
-    }
+    return plan.reports.asked_of(k)
 
 
 class RunTerms(Format):
@@ -360,7 +352,7 @@ class RunTerms(Format):
         k = plan.population.index_of(client)
         if not plan.drawn[k] or plan.population.public[k]:
             raise InputError("client", given=client, allowed="one with a budget that is drawn")
-        if plan.distributed is not None or plan.adaptive is not None or plan.before:
+        if not plan.is_simple:
             raise InputError.because(
                 "the plan pools noise, chooses from reports or goes on from a run: its terms are "
                 "for a guard. dpcohort flower init writes them."

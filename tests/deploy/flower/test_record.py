@@ -20,7 +20,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
 from dpcohort.runs.folder import read_log
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.recorder import Recorder
 
 EXCHANGE = {
     "round": 0, "asked": 3, "came": 2, "resent": 1, "passed_over": False,

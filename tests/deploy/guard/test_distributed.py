@@ -814,7 +814,7 @@ class TestPlan:
         check_terms(terms, 400)
 
     def test_no_sum_wraps_and_every_record_has_its_units(self, plan):
-        exponent, bits = plan.distributed.exponent, plan.distributed.modulus_bits
+        exponent, bits = plan.noise.pool.exponent, plan.noise.pool.modulus_bits
         for k in np.flatnonzero(plan.counts):
             lattice = Lattice(float(plan.alone_multipliers[k]), 1.0, exponent)
             assert lattice.bound >= 2**22
