@@ -62,7 +62,8 @@ __all__ = [
 
 
 Kind = Literal[
-    "selection", "adaptive", "aggregation", "optimiser", "model", "features", "data", "loss"
+    "selection", "adaptive", "aggregation", "optimiser", "local-step",
+    "model", "features", "data", "loss",
 ]  # fmt: skip
 KINDS = get_args(Kind)
 
@@ -74,6 +75,7 @@ _BASES = {
     "model": "torch.nn.modules.module:Module",
     "features": "dpcohort.models.features:FixedFeatures",
     "optimiser": "torch.optim.optimizer:Optimizer",
+    "local-step": "dpcohort.engine.local_rule:LocalRule",
 }
 _MARK = "__dpcohort_plugin__"
 
@@ -579,8 +581,9 @@ def plugin(kind: Kind) -> Callable[[Marked], Marked]:
 
     Args:
         kind: ``selection`` or ``adaptive`` (a class that is a rule), ``aggregation`` (a class),
-            ``optimiser`` (a class of a server optimiser), ``model`` (a function that returns a
-            module), ``features`` (a class), ``data`` (one that returns a data set) or ``loss``.
+            ``optimiser`` (a class of a server optimiser), ``local-step`` (a class), ``model`` (a
+            function that returns a module), ``features`` (a class), ``data`` (a function that
+            returns a data set) or ``loss``.
 
     Raises:
         InputError: there is no such kind.

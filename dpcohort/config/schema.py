@@ -178,6 +178,8 @@ class OptimiserSection(Section):
     server_momentum: float = _bounded(0.0, at_least=0, below=1)
     server: str = ""
     server_settings: dict[str, Any] = Field(default_factory=dict)
+    local: str = ""
+    local_settings: dict[str, Any] = Field(default_factory=dict)
     average_decay: float | None = _bounded(None, at_least=0, below=1)
 
 
@@ -502,8 +504,10 @@ def check_optimiser(section: OptimiserSection) -> None:
         if section.server and key in section.model_fields_set:
             words = f'is of the plain step; server = "{section.server}" has its own: '
             raise InputError.about(key, words + "server_settings = { lr = ... }.")
-    if section.server_settings and not section.server:
-        raise InputError.about("server_settings", 'goes with server, as in server = "adam".')
+    for key, example in (("server", "adam"), ("local", "fedprox")):
+        if getattr(section, f"{key}_settings") and not getattr(section, key):
+            words = f'goes with {key}, as in {key} = "{example}".'
+            raise InputError.about(f"{key}_settings", words)
     check_bounds(section)
 
 

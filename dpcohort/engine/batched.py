@@ -169,7 +169,8 @@ class BatchedEngine(Engine):
             and all(experiment.only_sum_counts for experiment in experiments)
         )
         self._device_draws: DeviceDraws | None = None
-        if not on_cpu and not self._is_private:
+        corrected = any(one.optimiser.local is not None for one in experiments)
+        if not on_cpu and not self._is_private and not corrected:
             indices, self._starts = _indices_of(experiments)
             self._most_records = max(int(one.records.sizes.max()) for one in experiments)
             self._device_draws = DeviceDraws(
@@ -442,7 +443,9 @@ class BatchedEngine(Engine):
         turns = [[turns_to_add_to(row[None]) for row in rows] for rows in updates]
         for draw in self._parts_in_order(cohorts):
             rows = turns[draw.number]
-            alone = self._local_steps > 1 and not self._has_partial_sums(draw.number)
+            corrected = draw.experiment.optimiser.local is not None
+            several = self._local_steps > 1 and not self._has_partial_sums(draw.number)
+            alone = several or corrected
             yield [draw], None if alone else next(rows[draw.position % len(rows)])
 
     def _parts_in_order(self, cohorts: Sequence[Cohort]) -> Iterator[Draw]:
@@ -451,6 +454,8 @@ class BatchedEngine(Engine):
         for e, cohort in enumerate(cohorts):
             count = self._row_count(e, len(cohort))
             parts = [self._parts(int(size)) for size in cohort.batch_sizes]
+            if self._experiments[e].optimiser.local is not None:  # a correction is of the whole
+                parts = [[(0, None)] for _ in parts]
             for first in range(0, len(cohort), PARTIAL_SUMS):
                 block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
                 for k in range(max(len(parts[i]) for i in block)):
@@ -590,6 +595,11 @@ class BatchedEngine(Engine):
             else:
                 self._add_sums(network, draws, step, weights, total)
                 self._scale_and_add_noise(draws, step, total)
+            for row, draw in enumerate(draws):
+                at = weights[row * weights.shape[0] // len(draws)]
+                correction = draw.correction(at, parameters[draw.number])
+                if correction is not None:
+                    total[row].add_(correction, alpha=draw.step_size(step))
             if step > 0:
                 moved += total
 

@@ -107,6 +107,19 @@ class Experiment:
             what = f"the aggregation {type(self.aggregation).__name__} needs single updates"
             self.plan.noise.refuse_single_updates(what, "the aggregation mean")
         self.plan.noise.check_local_steps(self.plan.training.local_steps)
+        if (local := self.optimiser.local) is not None:
+            if self.only_sum_counts:
+                kind = "merged_noise" if self.merged_noise else "distributed noise"
+                raise InputError.because(
+                    f"the local rule {local.name} corrects single draws by their noisy updates, "
+                    f"and with {kind} these lack the noise of their last step. Leave one of them "
+                    "out."
+                )
+            if self.plan.training.local_steps == 1 and not local.first_step:
+                raise InputError.because(
+                    f"the local rule {local.name} corrects the steps after the first, and "
+                    "training.local_steps is 1. Take more local steps, or leave the rule out."
+                )
         if self.releases_sums:  # what no lattice holds is refused before anything is computed
             for t in range(len(self.plan.schedule.cohorts)):
                 _common_lattice(cohort_of(self.plan, t), self.plan)
@@ -546,6 +559,19 @@ class Draw:
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B."""
         return self.step_size(step) / self.batch_size
+
+    def correction(self, weights: Tensor, received: Tensor) -> Tensor | None:
+        """What the local rule adds to its noisy mean gradient; None without a rule.
+
+        Args:
+            weights: before the step.
+            received: the model that the draw started from.
+        """
+        rule, controls = self.experiment.optimiser.local, self.cohort.controls
+        if rule is None:
+            return None
+        control = None if controls is None else controls[self.position].to(weights)
+        return rule.correction(weights, received, control)
 
     def noise_std(self, step: int) -> float:
         """Standard deviation of the noise on its mean gradient; 0 where the noise is merged."""

@@ -819,6 +819,7 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
     from dpcohort.engine import InverseRootStep, InverseTimeStep, Optimiser, StepSize
+    from dpcohort.engine.local_rule import local_rule
 
     step: float | StepSize = 0.1 if section.learning_rate is None else section.learning_rate
     if section.step == "inverse-time" and section.beta is not None:
@@ -831,6 +832,7 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
         server_momentum=section.server_momentum,
         server=section.server,
         server_settings=section.server_settings,
+        local=local_rule(section.local, section.local_settings),
         average_decay=section.average_decay,
     )
 

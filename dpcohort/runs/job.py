@@ -743,5 +743,9 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
         values["server"] = full_name(optimiser.server)
     if not optimiser.server:
         del values["server"], values["server_settings"]
+    if (rule := values.pop("local")) is not None:
+        thing: Any = rule
+        settings = asdict(thing) if is_dataclass(rule) else {"repr": repr(rule)}
+        values["local"] = {"rule": getattr(rule, "name", full_name(rule)), **settings}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

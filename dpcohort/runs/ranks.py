@@ -90,6 +90,11 @@ def share(jobs: Sequence[Job], engine: Engine) -> None:
             "the reference engine does one draw after the other and is not shared among ranks. Use "
             'run.engine = "batched", or start it without torchrun.'
         )
+    if any(job.optimiser.local is not None for job in jobs):
+        raise InputError.because(
+            "local steps with a rule (optimiser.local) are not shared among ranks, which know of "
+            "no controls. Start it without torchrun."
+        )
     told = [_described(job) for job in jobs]
     device = jobs[0].device
     ranks.tell(jobs=told, device=device.partition(":")[0], micro_batch=engine.micro_batch)

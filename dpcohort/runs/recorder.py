@@ -144,12 +144,25 @@ class Recorder:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
         clients = self._chooser.cohort(round, self.state.parameters)
         self.count(round, clients)
-        return cohort_of(self.job.plan, round, clients)
+        cohort = cohort_of(self.job.plan, round, clients)
+        rule = self.job.optimiser.local
+        if rule is None or not rule.keeps:
+            return cohort
+        return replace(cohort, controls=rule.controls(self.state.tensors.get("controls"), clients))
 
     def observe(self, arrived: Arrived | None) -> None:
         """Pass noisy updates to the chooser."""
-        if arrived is not None:
-            self._chooser.saw(arrived.cohort.clients, arrived.updates)
+        if arrived is None:
+            return
+        cohort, updates, rule = arrived.cohort, arrived.updates, self.job.optimiser.local
+        self._chooser.saw(cohort.clients, updates)
+        if rule is not None and rule.keeps:
+            tensors = self.state.tensors
+            length = self.job.optimiser.length(self.job.plan.training, round=cohort.round)
+            before = tensors.get("controls")
+            kept = rule.keep(before, cohort.clients, updates, cohort.controls, length)
+            if kept is not None:
+                tensors["controls"] = kept
 
     def record(self, record: RoundRecord) -> RoundRecord:
         """Write a computed round down, unless it left a model that is no longer numbers."""

@@ -63,6 +63,7 @@ STATE = {"parameters": (650,), "momentum": (650,), "average": (650,), "memory": 
 def kept_and_read_again(job, path, shapes) -> EngineState:
     """A state through a checkpoint, as a run that goes on finds it."""
     recorder = Recorder(job, path)
+    recorder.begin(EngineState(torch.zeros(650)))
     recorder.count(0, job.plan.schedule.cohorts[0])
     held = {name: torch.randn(shape) for name, shape in shapes.items()}
     vector = held.pop("parameters")

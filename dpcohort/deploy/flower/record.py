@@ -97,6 +97,11 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        if optimiser.local is not None:
+            raise InputError.because(
+                f"guards take plain local steps, and the local rule {optimiser.local.name} "
+                "corrects them. Leave optimiser.local out of a federation."
+            )
         carried = carried_state(federation.plan, after, optimiser)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)

@@ -49,6 +49,12 @@ def test_a_plan_for_another_model_is_refused(small):
         FederatedJob.of(federation)
 
 
+def test_a_local_rule_is_refused_by_name(small):
+    steps = {"local": "fedprox", "local_settings": {"mu": 0.1}}
+    with pytest.raises(InputError, match=r"guards take plain local steps.*fedprox"):
+        FederatedJob.of(replace(small.federation, optimiser=steps))
+
+
 def test_a_counted_round_is_counted_once(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
     cohort = job.plan.schedule.cohorts[0]
@@ -77,6 +83,7 @@ def test_what_was_lost_is_written_and_told(job, tmp_path):
 
 def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
+    recorder.begin(EngineState(job.initial()))
     cohort = cohort_of(job.plan, 0)
     recorder.count(0, cohort.clients)
     state = EngineState(job.initial(), next_round=1)
