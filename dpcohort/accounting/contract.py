@@ -138,10 +138,14 @@ class Contract:
         # As it is written: 0.07 is a little more than seven hundredths in binary.
         return math.ceil(Fraction(repr(float(self.colluding))) * (cohort_size - 1))
 
+    def settings(self) -> dict[str, Any]:
+        """Every field as a plain value, by name."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {"sampler": self.sampler.name}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a plan's file has them; trust only where it is not local."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain["sampler"] = self.sampler.name
+        plain = self.settings()
         if not self.is_distributed:
             for name in ("trust", "colluding", "dropouts"):
                 del plain[name]
