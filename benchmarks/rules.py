@@ -5,7 +5,7 @@
 ``--data cifar10``) at s = 30, trains a fixed set of pairs of rules with three seeds each and writes
 ``results/rules/DATA-NOISE.json``; with ``--adaptive`` the rules that choose round by round, and
 ``results/rules/DATA-NOISE-adaptive.json``. ``--page`` trains nothing and writes the files as tables
-into docs/reference/rules.md; "heard" is draws over records of the strictest and of the loosest
+into docs/research/what-wins/log.md; "heard" is draws over records of the strictest and loosest
 tenth, with tight noise.
 
 Step size and eta are those of the recipe for every rule: they were searched for privacy-aware
@@ -44,7 +44,7 @@ NOISES = {
     "tight": ["privacy.accountant=tight", "privacy.guard=", "selection.noise_model=exact"],
 }
 ADAPTIVE = (("power-of-choice,cpow-d,rpow-d,ucb-cs,oort,clustered", "mean"),)
-PAGE = ROOT / "docs" / "reference" / "rules.md"
+PAGE = ROOT / "docs" / "research" / "what-wins" / "log.md"
 BEGIN, END = "<!-- tables: python benchmarks/rules.py --page -->", "<!-- end of tables -->"
 TITLES = {"fashion-mnist": "Fashion-MNIST, s = 30", "cifar10": "CIFAR-10, s = 30"}
 #: Every selection with the mean; then the aggregations with the two selections that matter most.
@@ -151,7 +151,7 @@ def tables(folder: Path = RESULTS) -> str:
     parts = []
     for data, title in TITLES.items():
         table = markdown(load(data, "paper", folder), load(data, "tight", folder))
-        parts.append(f"### {title}\n\n{table}")
+        parts.append(f"## {title}\n\n{table}")
     return "\n\n".join(parts)
 
 

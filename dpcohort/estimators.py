@@ -33,6 +33,7 @@ from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.clients import Population
 from dpcohort.consent import typed
 from dpcohort.data import Dataset, Normalisation, Partition, column_partition
+from dpcohort.data.dataset import NO_CLASS
 from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
@@ -96,10 +97,24 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             InputError: classes or bounds are missing, or something does not fit together.
         """
         numeric = isinstance(self, RegressorMixin)
+        # What is wrong with one private record is not told; it contributes nothing.
+        stated = np.asarray(y)
+        lost = np.zeros(stated.shape, np.bool_)
+        if self.private and stated.dtype.kind == "f":
+            lost = ~np.isfinite(stated)
+            y = np.where(lost, 0.0, stated)
         inputs, targets = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=numeric,
+            ensure_min_samples=2,
+            ensure_all_finite=not self.private,
         )
         task, labels = self._read(targets)
+        if lost.any():
+            labels = np.where(lost.reshape(labels.shape), np.nan if numeric else NO_CLASS, labels)
         low, high = self._feature_bounds(inputs)
         self.feature_bounds_ = np.stack([low, high], axis=1)
         middle, half = (low + high) / 2, (high - low) / 2
@@ -269,7 +284,10 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
             raise InputError("classes", given=given, allowed="at least two; one class is no choice")
         place = np.searchsorted(classes, targets) if targets.dtype.kind == classes.dtype.kind else 0
         labels = np.minimum(np.broadcast_to(place, targets.shape), len(classes) - 1)
-        if not (classes[labels] == targets).all():
+        outside = classes[labels] != targets
+        if self.private:
+            labels = np.where(outside, NO_CLASS, labels)
+        elif outside.any():
             raise InputError.because(
                 f"y has a class that is not among the public ones, {_shown(classes)}. Name all "
                 "that there can be, or correct the records."

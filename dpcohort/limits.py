@@ -4,7 +4,7 @@
 A small file must not cost a large memory. Everything whose size is *said* (a count of clients, the
 shape of an array, the length of a frame) is held against a limit here before room is made for it;
 everything that is *there* (the bytes of a file) against the largest file of its kind. The limits
-are far above what is of use; ``docs/concepts/sharp-edges.md`` lists them.
+are far above what is of use; ``docs/reference/limits.md`` lists them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def exhausted(error: BaseException) -> str | None:
     """
     look = (
         "Look at the counts and sizes in the files it was given, above all if they came from "
-        "somebody else; docs/concepts/sharp-edges.md lists the limits."
+        "somebody else; docs/reference/limits.md lists the limits."
     )
     if isinstance(error, RecursionError):
         return f"what was given is nested too deeply to be worked through. {look}"

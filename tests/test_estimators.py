@@ -89,6 +89,21 @@ def test_what_is_cut_off_is_told_by_nothing_but_the_bounds(hospitals):
     assert (clone(model).fit(edge, labels, groups=groups).predict_proba(inputs) == first).all()
 
 
+@pytest.mark.parametrize("wrong", [{"inputs": np.nan}, {"labels": 7.0}, {"labels": np.nan}])
+@pytest.mark.parametrize("kind", [DPFederatedClassifier, DPFederatedRegressor])
+def test_a_private_fit_tells_of_no_record_that_cannot_be_used(hospitals, kind, wrong):
+    inputs, score, groups = hospitals
+    public = {"classes": [0, 1]} if kind is DPFederatedClassifier else {"target_bounds": (0, 1)}
+    model = kind(**public, **PUBLIC, rounds=2)
+    rows, labels = inputs.copy(), (score > 0.5).astype(float)
+    rows[3] = wrong.get("inputs", rows[3])
+    labels[3] = wrong.get("labels", labels[3])
+    clone(model).set_params(private=True).fit(rows, labels, groups=groups, epsilon=8.0)
+    if kind is DPFederatedClassifier or wrong != {"labels": 7.0}:  # a number is cut off
+        with pytest.raises(ValueError, match=r"NaN|not among"):
+            model.fit(rows, labels, groups=groups, epsilon=8.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "more", "words"),
     [

@@ -12,7 +12,7 @@ from dpcohort.limits import LIMITS, check_unpacking, read_bounded
 
 
 def test_the_documentation_lists_every_limit_as_it_is():
-    page = Path(__file__).parents[1] / "docs" / "concepts" / "sharp-edges.md"
+    page = Path(__file__).parents[1] / "docs" / "reference" / "limits.md"
     rows = [line for line in page.read_text(encoding="utf-8").splitlines() if "| `" in line]
     told = {row.split("`")[1]: row.split("|")[2].strip() for row in rows}
     assert told == {name: f"{value:,}" for name, value in LIMITS.items()}

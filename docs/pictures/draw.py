@@ -19,10 +19,10 @@ from dpcohort.selection.rules import PrivacyAware
 PLACE = Path(__file__).parent
 
 
-def house() -> Figure:
-    """The way data takes, from what people write to what they read."""
-    rooms = [
-        ("clients.csv\nconfig.toml", "what people write"),
+def architecture() -> Figure:
+    """Data flow, from the input files to the run."""
+    stages = [
+        ("clients.csv\nconfig.toml", "input files"),
         ("Population", "sizes, budgets"),
         ("accounting", "noise from budgets"),
         ("selection", "who, how often"),
@@ -36,7 +36,7 @@ def house() -> Figure:
     axis.set_axis_off()
     axis.set_xlim(0, 4)
     axis.set_ylim(0, 2)
-    for position, (name, words) in enumerate(rooms):
+    for position, (name, caption) in enumerate(stages):
         row, column = divmod(position, 4)
         x = column if row == 0 else 3 - column  # the second row comes back
         y = 1.15 if row == 0 else 0.15
@@ -48,7 +48,7 @@ def house() -> Figure:
             )
         )  # fmt: skip
         axis.text(x + 0.5, y + 0.38, name, ha="center", va="center", weight="bold")
-        axis.text(x + 0.5, y + 0.1, words, ha="center", va="center", fontsize=8)
+        axis.text(x + 0.5, y + 0.1, caption, ha="center", va="center", fontsize=8)
     arrow = {"arrowstyle": "->", "color": "#444444", "lw": 1.2}
     for x in (0.94, 1.94, 2.94):
         axis.annotate("", (x + 0.12, 1.46), (x, 1.46), arrowprops=arrow)
@@ -113,7 +113,7 @@ def selection() -> Figure:
 def main() -> None:
     """Draw all of them."""
     with paper_style():
-        for draw in (house, noise, selection):
+        for draw in (architecture, noise, selection):
             save_figure(draw(), PLACE / f"{draw.__name__}.png")
             print(f"wrote docs/pictures/{draw.__name__}.png")
 

@@ -425,6 +425,7 @@ def _read(name: str, *, as_json: bool) -> None:
         read = configured_data(load_config(Path(name)))
     else:
         read = load_dataset(typed_here(name) if name in _EMBEDDED or ":" in name else Path(name))
+    read.refuse_unusable()
     told = {
         "name": name,
         "input_shape": list(read.input_shape),

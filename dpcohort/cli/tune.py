@@ -29,7 +29,7 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
-from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
+from dpcohort.runs.provenance import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
     from dpcohort.tuning import Tuned, Worth

@@ -13,6 +13,7 @@ import math
 import mmap
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,13 @@ def load_arrays(
             if key in entries and _scalar(entries[key]) != value:
                 allowed = f"{_scalar(entries[key])}, as the file itself says"
                 raise InputError(key, given=value, allowed=allowed)
-        return dataset_from_mapping(place.stem, {**entries, **(stated or {})}, task)
+        data = dataset_from_mapping(place.stem, {**entries, **(stated or {})}, task)
+    return of_path(data, place)
+
+
+def of_path(data: Dataset, path: str | Path) -> Dataset:
+    """The data set, whose message on records that cannot be used names their file."""
+    return replace(data, unusable=f"{path}: {data.unusable}") if data.unusable else data
 
 
 def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:

@@ -26,6 +26,21 @@ _COUNTED = (
     "state it: classes = ... in [data], or in the .npz file."
 )
 _INPUT_TYPES = ("uint8", "float32", "int64")
+#: The class of a record that has none of those stated: torch's losses leave it out. Where numbers
+#: are to be predicted it is NaN.
+NO_CLASS = -100
+
+
+def without_label(labels: NDArray[Any]) -> BoolArray:
+    """Which records have no label, and so contribute nothing. SENSITIVE.
+
+    Example:
+        >>> without_label(np.array([0, -100])).tolist(), without_label(np.array([np.nan])).tolist()
+        ([False, True], [True])
+    """
+    missing = np.isnan(labels) if labels.dtype.kind == "f" else labels == NO_CLASS
+    rows: BoolArray = missing.reshape(len(labels), -1).any(axis=1)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +117,10 @@ class Dataset:
             run does not write them down.
         remarks: sentences for the reader of a result; of a private run on public records only.
         test_clients: whose each test record is, where the set says so.
+        unusable: what is wrong with the first record that cannot be used: inputs that are not
+            finite, or a label that the task does not have, in whose place such records have none.
+            A simulation is refused with it; in a private run they contribute nothing, and it is
+            not told. Test records that are public are refused at once. SENSITIVE.
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
 
@@ -124,6 +143,7 @@ class Dataset:
     test_public: bool = False
     remarks: tuple[str, ...] = ()
     test_clients: NDArray[np.str_] | None = None
+    unusable: str = ""
     counted_classes: bool = False
 
     def __post_init__(self) -> None:
@@ -141,8 +161,8 @@ class Dataset:
         if test.dtype != train.dtype:
             allowed = f"{train.dtype}, as train_inputs"
             raise InputError("type of test_inputs", given=str(test.dtype), allowed=allowed)
-        _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.task)
-        _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.task)
+        self._take_labels("train")
+        self._take_labels("test")
         for name, records, kind in (("clients", train, "training"), ("test_clients", test, "test")):
             owners = getattr(self, name)
             if owners is not None and owners.shape != (len(records),):
@@ -151,6 +171,45 @@ class Dataset:
         if len(affine_map(self.normalisation)[0]) not in (1, train.shape[1]):
             allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
+
+    def _take_labels(self, part: str) -> None:
+        """Take the labels off records that cannot be used; refuse public test records."""
+        inputs, labels = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_labels")
+        _check_label_types(f"{part}_labels", labels, len(inputs), self.task)
+        known = without_label(labels) if self.unusable else np.zeros(len(labels), np.bool_)
+        unusable = known.copy()
+        for field, values, fits, allowed in (
+            (f"{part}_inputs", inputs, _finite(inputs), "a finite number within float32"),
+            (f"{part}_labels", labels, *_fitting_labels(labels, self.task)),
+        ):
+            fits = fits | known.reshape(-1, *[1] * (fits.ndim - 1))
+            if fits.all():
+                continue
+            problem = _first_problem(field, values, fits, allowed)
+            if part == "test" and self.test_public:
+                raise problem
+            object.__setattr__(self, "unusable", self.unusable or str(problem))
+            unusable |= ~fits.reshape(len(fits), -1).all(axis=1)
+        if not np.array_equal(unusable, known):
+            labels = labels.copy()
+            labels[unusable] = NO_CLASS if self.task.predicts_classes else np.nan
+            object.__setattr__(self, f"{part}_labels", labels)
+
+    def refuse_unusable(self) -> None:
+        """Refuse records that cannot be used; a private run must not, as it would tell of them.
+
+        Raises:
+            InputError: there is one; the message names it.
+
+        Example:
+            >>> dataset_from_arrays("tiny", train_inputs=[[1.0], [2.0]], train_labels=[0, 7],
+            ...     test_inputs=[[1.0]], test_labels=[1], classes=2).refuse_unusable()
+            Traceback (most recent call last):
+            ...
+            dpcohort.errors.InputError: train_labels[1] = 7 is not allowed: ...
+        """
+        if self.unusable:
+            raise InputError.because(self.unusable)
 
     def __len__(self) -> int:
         """The number of training records."""
@@ -199,7 +258,7 @@ def dataset_from_arrays(
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
             label looks like a mistake: a test label above all of training, or one so large that
-            most classes would be empty.
+            most classes would be empty. Single records that cannot be used: see `Dataset`.
 
     Example:
         >>> dataset_from_arrays("tiny", train_inputs=np.zeros((2, 1, 4, 4), np.uint8),
@@ -211,7 +270,7 @@ def dataset_from_arrays(
     def labels(field: str, values: ArrayLike) -> NDArray[Any]:
         if task is None or task.predicts_classes:
             whole = _as_numbers(field, values, "iu", "whole numbers")
-            return _fitting(field, whole, np.int64)
+            return _of_type(whole, np.int64)
         return task.scaled(_as_numbers(field, values, "biuf", "numbers"))
 
     train, test = labels("train_labels", train_labels), labels("test_labels", test_labels)
@@ -273,7 +332,7 @@ def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:
         return array
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
-    return _fitting(field, array, np.float32 if array.dtype.kind == "f" else np.int64)
+    return _of_type(array, np.float32 if array.dtype.kind == "f" else np.int64)
 
 
 def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDArray[Any]:
@@ -286,17 +345,10 @@ def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDAr
     return array
 
 
-def _fitting(field: str, array: NDArray[Any], kind: type[Any]) -> NDArray[Any]:
-    """The array in the given type; the first entry that overflows it is named."""
-    with np.errstate(over="ignore"):  # an overflow is reported below, with its place
+def _of_type(array: NDArray[Any], kind: type[Any]) -> NDArray[Any]:
+    """The array in the given type; numbers beyond it become infinite or negative, see `Dataset`."""
+    with np.errstate(over="ignore"):
         converted: NDArray[Any] = array.astype(kind, copy=False)
-    if converted is array:
-        return array
-    if array.dtype.kind == "f":
-        lost = np.isfinite(array) & ~np.isfinite(converted)
-    else:
-        lost = (converted < 0) & (array > 0)
-    _refuse_first(field, array, ~lost, f"within {np.dtype(kind).name}")
     return converted
 
 
@@ -310,11 +362,17 @@ def _check_inputs(field: str, inputs: NDArray[Any]) -> None:
             given=inputs.shape,
             allowed="(records, channels, height, width) or (records, features), no axis empty",
         )
+
+
+def _finite(inputs: NDArray[Any]) -> BoolArray:
+    """Which inputs are finite, in a shape that goes with theirs."""
+    finite: BoolArray = np.ones(len(inputs), np.bool_)
     if inputs.dtype == np.float32:
-        _refuse_first(field, inputs, np.isfinite(inputs), "a finite number")
+        finite = np.isfinite(inputs)
+    return finite
 
 
-def _check_labels(field: str, labels: NDArray[Any], records: int, task: Task) -> None:
+def _check_label_types(field: str, labels: NDArray[Any], records: int, task: Task) -> None:
     kind = "int64" if task.predicts_classes else "float32"
     if labels.dtype != kind:
         raise InputError(f"type of {field}", given=str(labels.dtype), allowed=kind)
@@ -322,29 +380,29 @@ def _check_labels(field: str, labels: NDArray[Any], records: int, task: Task) ->
     if labels.shape != shape:
         allowed = f"{shape}, " + ("one 0 or 1 a label" if len(shape) == 2 else "one label a record")
         raise InputError(f"shape of {field}", given=labels.shape, allowed=allowed)
-    next_step = None
+
+
+def _fitting_labels(labels: NDArray[Any], task: Task) -> tuple[BoolArray, str]:
+    """Which labels a task has, and which it may have."""
     if task.predicts_classes:
         fits = (labels >= 0) & (labels < task.outputs)
-        allowed = f"a class from 0 to {task.outputs - 1}"
-        next_step = f"{np.count_nonzero(~fits)} of {records} labels are outside."
-    elif task.kind == "multi-label":
-        fits, allowed = (labels == 0) | (labels == 1), "0 or 1"
-    elif task.kind == "counts":
-        fits, allowed = (labels >= 0) & (labels == np.floor(labels)), "0, 1, 2, ..."
-    else:
-        fits, allowed = np.abs(labels) <= 1, "from -1 to 1, as Task.scaled gives it"
-    _refuse_first(field, labels, fits, allowed, next_step)
+        return fits, f"a class from 0 to {task.outputs - 1}"
+    if task.kind == "multi-label":
+        return (labels == 0) | (labels == 1), "0 or 1"
+    if task.kind == "counts":
+        return (labels >= 0) & (labels == np.floor(labels)), "0, 1, 2, ..."
+    return np.abs(labels) <= 1, "from -1 to 1, as Task.scaled gives it"
 
 
-def _refuse_first(
-    field: str, array: NDArray[Any], fits: BoolArray, allowed: str, next_step: str | None = None
-) -> None:
-    """Name the first entry that does not fit, if there is one."""
-    if not fits.all():
-        place = tuple(int(i) for i in np.argwhere(~fits)[0])
-        raise InputError(
-            f"{field}[{', '.join(map(str, place))}]",
-            given=array[place].item(),
-            allowed=allowed,
-            next_step=next_step,
-        )
+def _first_problem(field: str, array: NDArray[Any], fits: BoolArray, allowed: str) -> InputError:
+    """What is wrong with the first entry that does not fit."""
+    place = tuple(int(i) for i in np.argwhere(~fits)[0])
+    next_step = None
+    if array.dtype == np.int64:
+        next_step = f"{np.count_nonzero(~fits)} of {len(fits)} labels are outside."
+    return InputError(
+        f"{field}[{', '.join(map(str, place))}]",
+        given=array[place].item(),
+        allowed=allowed,
+        next_step=next_step,
+    )

@@ -102,7 +102,7 @@ def estimate_bounds(
     for column, (low, high) in ranges.items():
         if column not in table:
             raise InputError("column", given=column, allowed=f"one of {', '.join(table)}")
-        columns[column] = _cells_of(column, table[column], low, high)
+        columns[column] = _cells_of(column, table[column], low, high, private=seed is None)
     before_spending(charge)
     for column, (low, high) in ranges.items():
         cells, total, variance = columns[column], np.zeros(CELLS), 0.0
@@ -182,13 +182,18 @@ def _true_with_exp(gamma: Fraction, rng: random.Random) -> bool:
     return k % 2 == 1
 
 
-def _cells_of(column: str, cells: Sequence[Any], low: float, high: float) -> IntArray:
-    """The cell of each record's number; -1 for a missing one."""
+def _cells_of(
+    column: str, cells: Sequence[Any], low: float, high: float, *, private: bool
+) -> IntArray:
+    """The cell of each record's number; -1 for a missing one.
+
+    What is no number is refused in a simulation; else it is missing, and that is not told.
+    """
     low, high = number(f"range of {column}", low), number(f"range of {column}", high)
     if not low < high:
         allowed = "a smaller and a larger number"
         raise InputError(f"range of {column}", given=[low, high], allowed=allowed)
-    values, is_missing = numbers_of(column, cells)
+    values, is_missing = numbers_of(column, cells, {} if private else None)
     inside = (np.clip(values, low, high) - low) / (high - low) * CELLS
     found = np.minimum(inside.astype(np.int64), CELLS - 1)
     return np.where(is_missing, -1, found)

@@ -8,8 +8,9 @@ it, are each a fact about some record, which no budget would pay for.
 Nothing that a cell may hold changes how many columns there are. A number beyond its bounds is moved
 to the bound, and counted in public records only: how many of a client's lie there is a fact about
 them, and so would a refusal be. A value outside its list goes to a column of its own, ``other``. A
-cell of a column of numbers that holds no number is refused; the message names its place, never what
-it holds.
+cell of a column of numbers that holds no number counts as missing, and a record without a usable
+label contributes nothing; a simulation is refused with a message that names the cell's place, never
+what it holds, and a private run does without telling.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
 from dpcohort.clients.population import rows_with_lines
-from dpcohort.data.dataset import Dataset, dataset_from_arrays
+from dpcohort.data.dataset import NO_CLASS, Dataset, dataset_from_arrays
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import counted, one_line
@@ -37,6 +38,9 @@ from dpcohort.text_files import number_in, of_file, read_utf8
 
 #: Words that stand for a missing cell, in any case.
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
+
+#: What is wrong with a record, by its place: the first such cell of each. SENSITIVE.
+Problems = dict[int, str]
 
 #: Column names to cells, one a record: text, numbers, truth values, None or NaN where missing.
 Table = Mapping[str, Sequence[Any]]
@@ -204,6 +208,20 @@ class TableColumns:
         Raises:
             InputError: a column or its meaning is missing, or a cell cannot be used.
         """
+        inputs, targets, names, problems = self.encode_leniently(table)
+        for problem in problems.values():
+            raise InputError.because(problem)
+        return inputs, targets, names
+
+    def encode_leniently(
+        self, table: Table
+    ) -> tuple[NDArray[np.float32], NDArray[Any], tuple[str, ...], Problems]:
+        """As `encode`; cells that cannot be used are missing, and listed. The list is SENSITIVE.
+
+        Raises:
+            InputError: a column or its meaning is missing.
+        """
+        problems: Problems = {}
         parts: list[NDArray[np.float32]] = []
         names: list[str] = []
         seen = self.seen(table)
@@ -211,15 +229,15 @@ class TableColumns:
         whole_number("numbers of all records", wide * len(table[seen[0]]), at_most=MOST_TABLE_CELLS)
         for one in seen:
             make = self._one_hot if one in self.categories else self._scaled
-            part, called = make(one, table[one])
+            part, called = make(one, table[one], problems)
             parts.append(part)
             names += called
         if self.labels:
-            targets: NDArray[Any] = self._classes(table[self.targets[0]])
+            targets: NDArray[Any] = self._classes(table[self.targets[0]], problems)
         else:
-            columns = [numbers_of(one, table[one], needed=True)[0] for one in self.targets]
+            columns = [_needed_numbers(one, table[one], problems) for one in self.targets]
             targets = columns[0] if isinstance(self.label, str) else np.stack(columns, 1)
-        return np.concatenate(parts, 1), targets, tuple(names)
+        return np.concatenate(parts, 1), targets, tuple(names), problems
 
     def beyond_bounds(self, table: Table, public: BoolArray, task: Task) -> list[str]:
         """A sentence on numbers of public records that lie beyond their bounds; none if none do.
@@ -242,7 +260,7 @@ class TableColumns:
             bounds[self.label] = task.bounds
         found = []
         for one, (low, high) in bounds.items() if count else ():
-            values, is_missing = numbers_of(one, list(compress(table[one], public)))
+            values, is_missing = numbers_of(one, list(compress(table[one], public)), {})
             below = int((~is_missing & (values < low)).sum())
             above = int((~is_missing & (values > high)).sum())
             if below or above:
@@ -257,19 +275,23 @@ class TableColumns:
             "counted."
         ]
 
-    def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
+    def _one_hot(
+        self, name: str, cells: Sequence[Any], problems: Problems
+    ) -> tuple[NDArray[np.float32], list[str]]:
         values = self.categories[name]
-        places = _places(values)
-        found = _by_value(name, cells, lambda cell: _place(cell, places, other=len(values)))
+        places, other = _places(values), len(values)
+        columns = _by_value(name, cells, lambda cell: _place(cell, places, other), problems, other)
         hot = np.zeros((len(cells), len(values) + 1), np.float32)
-        hot[np.arange(len(cells)), np.asarray(found, np.int64)] = 1.0
+        hot[np.arange(len(cells)), np.asarray(columns, np.int64)] = 1.0
         return hot, [*(f"{name} = {_word(one)}" for one in values), f"{name} = other"]
 
-    def _scaled(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
+    def _scaled(
+        self, name: str, cells: Sequence[Any], problems: Problems
+    ) -> tuple[NDArray[np.float32], list[str]]:
         low, high = self.bounds[name]
         stated = self.missing
         rule = stated.get(name, "middle") if isinstance(stated, Mapping) else stated
-        values, is_missing = numbers_of(name, cells)
+        values, is_missing = numbers_of(name, cells, problems)
         filled = np.where(is_missing, (low + high) / 2 if isinstance(rule, str) else rule, values)
         scaled = (2.0 * np.clip(filled, low, high) - (low + high)) / (high - low)
         columns, names = [scaled], [name]
@@ -278,15 +300,18 @@ class TableColumns:
             names.append(f"{name} is missing")
         return np.stack(columns, 1).astype(np.float32), names
 
-    def _classes(self, cells: Sequence[Any]) -> NDArray[np.int64]:
+    def _classes(self, cells: Sequence[Any], problems: Problems) -> NDArray[np.int64]:
         places, name = _places(self.labels), self.targets[0]
-        found = _by_value(name, cells, lambda cell: _place(cell, places, other=-1))
-        classes = np.asarray(found, np.int64)
-        if (classes < 0).any():
-            listed = ", ".join(map(_word, self.labels[:10]))
-            raise InputError.because(
-                f"{_record(name, int(np.argmax(classes < 0)))} is not one of the labels {listed}. "
-                "Add it to labels if it is a class of its own, or take such records out."
+        classes = np.asarray(
+            _by_value(name, cells, lambda cell: _place(cell, places, NO_CLASS), problems, NO_CLASS),
+            np.int64,
+        )
+        listed = ", ".join(map(_word, self.labels[:10]))
+        for place in np.flatnonzero(classes == NO_CLASS).tolist():
+            problems.setdefault(
+                place,
+                f"{_record(name, place)} is not one of the labels {listed}. "
+                "Add it to labels if it is a class of its own, or take such records out.",
             )
         return classes
 
@@ -383,7 +408,7 @@ def table_dataset(
         public: clients whose records are.
     """
     wanted = columns.task(**({} if task is None else {"kind": task.kind, "bounds": task.bounds}))
-    inputs, targets, _ = columns.encode(table)
+    inputs, targets, _, problems = columns.encode_leniently(table)
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
@@ -394,6 +419,9 @@ def table_dataset(
         scored = is_test & np.isin(clients, list(tested))
         if not scored.any():
             raise InputError.because("no client that takes part has a test record.")
+    for place, problem in problems.items():
+        if test_public and scored[place]:
+            raise InputError.because(problem)
     found = dataset_from_arrays(
         name,
         train_inputs=inputs[~is_test],
@@ -409,7 +437,10 @@ def table_dataset(
         shown |= np.isin(clients, list(public))
     remarks = tuple(columns.beyond_bounds(table, shown, found.task))
     return replace(
-        found, remarks=remarks, test_clients=None if clients is None else clients[scored]
+        found,
+        remarks=remarks,
+        test_clients=None if clients is None else clients[scored],
+        unusable=next(iter(problems.values()), found.unusable),
     )
 
 
@@ -533,11 +564,15 @@ def client_names(name: str, cells: Sequence[Any]) -> list[str]:
         >>> client_names("ward", [7, "north ", 7.0])
         ['7', 'north', '7']
     """
-    found = _by_value(name, cells, lambda cell: "" if _is_missing(cell) else _word(cell))
-    if "" in found:
-        words = f"{_record(name, found.index(''))} is empty: it must say whose record it is."
-        raise InputError.because(words)
-    return found
+    problems: Problems = {}
+    names = _by_value(
+        name, cells, lambda cell: "" if _is_missing(cell) else _word(cell), problems, ""
+    )
+    if "" in names:
+        place = names.index("")
+        empty = f"{_record(name, place)} is empty: it must say whose record it is."
+        raise InputError.because(problems.get(place, empty))
+    return names
 
 
 def _listed(name: str, values: Any) -> tuple[Any, ...]:
@@ -576,22 +611,30 @@ def _record(column: str, place: int) -> str:
     return f"the column {one_line(column, 60)} of record {place + 1:,}"
 
 
-def _by_value(name: str, cells: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
-    """What is read of every cell; equal cells are read once."""
+def _by_value(
+    name: str,
+    cells: Sequence[Any],
+    read: Callable[[Any], Any],
+    problems: Problems,
+    unreadable: Any,
+) -> list[Any]:
+    """What is read of every cell, and ``unreadable`` for lists and the like; each cell once."""
     known: dict[tuple[type, Hashable], Any] = {}
-    found = []
+    values = []
     for place, cell in enumerate(cells):
+        key = (type(cell), cell)
         try:
-            key = (type(cell), cell)
-            value = known.get(key, known)
+            is_new = key not in known
         except TypeError:
             kind = type(cell).__name__
-            words = f"{_record(name, place)} holds a {kind}; it must be text or a number."
-            raise InputError.because(words) from None
-        if value is known:
-            value = known[key] = read(cell)
-        found.append(value)
-    return found
+            problem = f"{_record(name, place)} holds a {kind}; it must be text or a number."
+            problems.setdefault(place, problem)
+            values.append(unreadable)
+            continue
+        if is_new:
+            known[key] = read(cell)
+        values.append(known[key])
+    return values
 
 
 def _is_missing(cell: Any) -> bool:
@@ -624,51 +667,63 @@ def _places(values: Sequence[Any]) -> dict[str, int]:
     return places
 
 
-def _place(cell: Any, places: Mapping[str, int], *, other: int) -> int:
+def _place(cell: Any, places: Mapping[str, int], other: int) -> int:
     word = "" if cell is None or (isinstance(cell, float) and cell != cell) else _word(cell)
     return places.get(word, places.get(_same(word), other) if word else other)
 
 
 def numbers_of(
-    name: str, cells: Sequence[Any], *, needed: bool = False
+    name: str, cells: Sequence[Any], problems: Problems | None = None
 ) -> tuple[FloatArray, BoolArray]:
     """The numbers of a column, 0 where one is missing, and where that is.
 
     Args:
         name: of the column, for messages.
         cells: its cells.
-        needed: refuse a missing or an infinite one.
+        problems: where messages on cells that hold no number go, which then count as missing;
+            without it they are refused.
 
     Example:
         >>> values, is_missing = numbers_of("age", ["30,5", "", True])
         >>> values.tolist(), is_missing.tolist()
         ([30.5, 0.0, 1.0], [False, True, False])
     """
-
-    def read(cell: Any) -> float | None:
-        if _is_missing(cell):
-            return np.nan
-        if isinstance(cell, str):
-            word = cell.strip().lower()
-            return _TRUTHS[word] if word in _TRUTHS else number_in(cell)
-        try:
-            return float(cell)
-        except (TypeError, ValueError, OverflowError):
-            return None
-
-    found = _by_value(name, cells, read)
-    if None in found:
-        raise InputError.because(
-            f"{_record(name, found.index(None))} is not a number. Correct it, leave it empty if "
-            "it is missing, or list the column's values in categories."
+    listed: Problems = {} if problems is None else problems
+    numbers = _by_value(name, cells, _number_of_cell, listed, None)
+    for place in [place for place, value in enumerate(numbers) if value is None]:
+        listed.setdefault(
+            place,
+            f"{_record(name, place)} is not a number. Correct it, leave it empty if "
+            "it is missing, or list the column's values in categories.",
         )
-    values = np.asarray(found, np.float64)
+    if problems is None and listed:
+        raise InputError.because(listed[min(listed)])
+    values = np.asarray(numbers, np.float64)  # None becomes NaN
     is_missing = np.isnan(values)
-    bad = {"is missing: every record needs one.": is_missing, "is not finite.": np.isinf(values)}
-    for words, rows in bad.items():
-        if needed and rows.any():
-            raise InputError.because(f"{_record(name, int(np.argmax(rows)))} {words}")
     return np.where(is_missing, 0.0, values), is_missing
+
+
+def _number_of_cell(cell: Any) -> float | None:
+    """A cell as a number, NaN where it is missing; None where it is none."""
+    if _is_missing(cell):
+        return np.nan
+    if isinstance(cell, str):
+        word = cell.strip().lower()
+        return _TRUTHS[word] if word in _TRUTHS else number_in(cell)
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _needed_numbers(name: str, cells: Sequence[Any], problems: Problems) -> FloatArray:
+    """The numbers to be predicted; NaN where there is none that can be."""
+    values, is_missing = numbers_of(name, cells, problems)
+    infinite = np.isinf(values)
+    for place in np.flatnonzero(is_missing | infinite).tolist():
+        why = "is not finite." if infinite[place] else "is missing: every record needs one."
+        problems.setdefault(place, f"{_record(name, place)} {why}")
+    return np.where(is_missing | infinite, np.nan, values)
 
 
 def _cells(column: Any) -> list[Any]:

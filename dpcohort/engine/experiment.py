@@ -46,7 +46,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import FloatArray, IntArray, whole_number
+from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
 from dpcohort.accounting.distributed import NoiseShares, common_lattice
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
@@ -271,6 +271,7 @@ class ClientRecords:
         device: where the records are kept.
         dtype: floating type to which inputs are brought when gathered; None keeps their own.
         transform: applied to each gathered batch after that, for example a fixed normalisation.
+        unusable: [rows] which records contribute nothing; private runs alone have any. SENSITIVE.
 
     Example:
         >>> records = ClientRecords(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]),
@@ -289,6 +290,7 @@ class ClientRecords:
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
+        unusable: BoolArray | None = None,
     ) -> None:
         stored = torch.as_tensor(inputs)
         if stored.is_floating_point() and dtype is not None:
@@ -298,6 +300,7 @@ class ClientRecords:
             stored = stored.permute(0, 2, 3, 1).contiguous()
         self._inputs = stored.to(device)
         self._targets = torch.as_tensor(targets).to(device)
+        self._unusable = unusable
         self.indices = np.asarray(indices, dtype=np.int64)
         self.offsets = np.asarray(offsets, dtype=np.int64)
         self.dtype = dtype
@@ -334,10 +337,13 @@ class ClientRecords:
         return self._inputs is other._inputs and self._targets is other._targets
 
     def rows(self, client: int | IntArray, positions: IntArray) -> IntArray:
-        """Rows of the store at the given positions among a client's records."""
+        """Rows of the store at the given positions among a client's records.
+
+        Those that cannot be used are left out, which is all that comes of them in a private run.
+        """
         rows: IntArray = self.indices[self.offsets[client] + positions]
         let_go(self.indices)
-        return rows
+        return rows if self._unusable is None else rows[~self._unusable[rows]]
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the given rows, ready for the model."""

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from dpcohort.runs.folder import finite_json as finite_json
     from dpcohort.runs.job import Job as Job
     from dpcohort.runs.job import resolve_device as resolve_device
-    from dpcohort.runs.receipts import NOT_PRIVATE as NOT_PRIVATE
+    from dpcohort.runs.provenance import NOT_PRIVATE as NOT_PRIVATE
+    from dpcohort.runs.receipts import ClientReceipt as ClientReceipt
     from dpcohort.runs.receipts import Receipt as Receipt
     from dpcohort.runs.receipts import make_receipts as make_receipts
     from dpcohort.runs.run import Callback as Callback
@@ -65,7 +66,8 @@ __all__, __getattr__, __dir__ = names_on_use(
     ),
     folder="environment finite_json",
     job="Job resolve_device",
-    receipts="NOT_PRIVATE Receipt make_receipts",
+    provenance="NOT_PRIVATE",
+    receipts="ClientReceipt Receipt make_receipts",
     run="Callback Curve Run network_of records_for",
     training="folder_name train train_group train_side_by_side",
     verification="Finding Verification verify_run",

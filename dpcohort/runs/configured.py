@@ -126,6 +126,7 @@ def partition_labels(data: Dataset) -> IntArray:
 
 
 def _table_data(config: Config, section: DataSection, clients: Collection[str] | None) -> Dataset:
+    from dpcohort.data.arrays import of_path
     from dpcohort.data.tables import read_table, table_dataset
 
     path = config.folder / section.name
@@ -136,7 +137,7 @@ def _table_data(config: Config, section: DataSection, clients: Collection[str] |
         raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
     try:
         table = read_table(path)
-        return table_dataset(
+        data = table_dataset(
             table,
             columns,
             task=task,
@@ -147,6 +148,7 @@ def _table_data(config: Config, section: DataSection, clients: Collection[str] |
             tested=clients,
             public=_public_clients(config, section, table),
         )
+        return of_path(data, path)
     except FileFormatError:
         raise
     except InputError as error:

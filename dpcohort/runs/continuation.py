@@ -61,13 +61,9 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import (
-    Receipt,
-    check_later,
-    later_charges,
-    make_receipts,
-    source_of,
-)
+from dpcohort.runs.later_charges import check_later, later_charges
+from dpcohort.runs.provenance import source_of
+from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.seal import changes_since_sealed, seal_again
 from dpcohort.selection.rules import rule_from_settings

@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
-from dpcohort.data.dataset import affine_map
+from dpcohort.data.dataset import affine_map, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -58,7 +58,7 @@ from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import EngineName
@@ -357,6 +357,7 @@ class Job(TrainingJob):
             device=self.device,
             dtype=torch.float32,
             transform=transform,
+            unusable=without_label(data.train_labels) if data.unusable else None,
         )
 
     def experiment(self, records: ClientRecords | None = None) -> Experiment:
@@ -434,6 +435,8 @@ def make_job(
     combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    if not private_entropy:
+        dataset.refuse_unusable()
     check_own_loss(dataset.task)
     if isinstance(model, str):
         name, module = model, built_model(model, dataset, seed, model_options, weights, frozen)

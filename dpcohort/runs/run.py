@@ -37,14 +37,9 @@ from dpcohort.runs.folder import (
     read_log,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import (
-    Receipt,
-    later_charges,
-    make_receipts,
-    source_of,
-    worst_source,
-    write_receipts,
-)
+from dpcohort.runs.later_charges import later_charges
+from dpcohort.runs.provenance import source_of, worst_source
+from dpcohort.runs.receipts import Receipt, make_receipts, write_receipts
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 

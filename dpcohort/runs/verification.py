@@ -62,18 +62,15 @@ from dpcohort.runs.folder import (
     settings_sha256,
 )
 from dpcohort.runs.journal import Journal, journal_header, planned_draws
-from dpcohort.runs.receipts import (
+from dpcohort.runs.later_charges import later_charges
+from dpcohort.runs.provenance import (
     FLOATING_POINT,
-    FORMER_STAMP,
-    Receipt,
     RunKind,
     kind_of,
-    later_charges,
-    make_receipts,
-    read_receipts,
     source_of,
     whose_word,
 )
+from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
 from dpcohort.runs.seal import changes_since_sealed, seal_of, signer_of, unsealed
 from dpcohort.text_files import parse_toml
 
@@ -605,8 +602,8 @@ class _Check:
         for key, value in asdict(wanted).items():
             given = theirs[key]
             same = given == value
-            if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
-                continue  # what the former stamp left open, the run's own settings say
+            if key == "dpcohort":
+                continue
             if key == "certified_epsilon":
                 same = _about_equal(given, value)
             if key == "trust" and isinstance(given, dict) and isinstance(value, dict):

@@ -43,7 +43,7 @@ from dpcohort.runs.configured import (
     held_out_within,
     promised_population,
 )
-from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.runs.provenance import TUNING_SOURCES
 from dpcohort.runs.run import model_outputs
 from dpcohort.runs.training import train_job
 from dpcohort.tuning.search import Tuned, counted, score_of, start_of

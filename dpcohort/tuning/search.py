@@ -29,7 +29,7 @@ from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
 from dpcohort.runs.configured import configured_population, configured_training, data_section
-from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.runs.provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
 

@@ -89,7 +89,6 @@ def test_nothing_there_is_missing_data(tmp_path):
         ({"test_labels": None}, "The array 'test_labels' is missing"),
         ({"test_lables": np.array([1])}, "Did you mean 'test_labels'"),
         ({"extra": np.array([1])}, "'extra' is not known"),
-        ({"train_labels": np.array([0, 1, 2, 0, 1, -2])}, r"train_labels\[5\] = -2"),
         ({"classes": 2.5}, "classes = 2.5"),
         ({"classes": np.array([2, 3])}, "classes"),
         ({"scale": 0.0}, "scale = 0.0"),
@@ -102,6 +101,13 @@ def test_what_does_not_fit_is_refused_with_the_file(tmp_path, changes, message):
     np.savez(path, **entries(**changes))
     with pytest.raises(FileFormatError, match=f"mine.npz: .*{message}"):
         load_arrays(path)
+
+
+def test_a_record_that_cannot_be_used_is_named_with_the_file(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **entries(train_labels=np.array([0, 1, 2, 0, 1, -2])))
+    with pytest.raises(InputError, match=r"mine.npz: train_labels\[5\] = -2"):
+        load_arrays(path).refuse_unusable()
 
 
 def test_pickled_arrays_are_refused(tmp_path):

@@ -12,6 +12,7 @@ from dpcohort.data.dataset import (
     affine_map,
     dataset_from_arrays,
     normalise,
+    without_label,
 )
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
@@ -95,8 +96,6 @@ def test_numbers_are_converted_and_copied_only_where_needed():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_labels": [0, 1, 2, 3]}, r"train_labels\[3\] = 3 .* 0 to 2"),
-        ({"test_labels": [0, -1]}, r"test_labels\[1\] = -1 .* 0 to 2"),
         ({"train_labels": [0, 1, 2]}, r"shape of train_labels = \(3,\)"),
         ({"train_labels": [0.0, 1.0, 2.0, 0.0]}, "type of train_labels = 'float64'"),
         ({"train_labels": [[0], [1], [2], [0]]}, "shape of train_labels"),
@@ -133,9 +132,9 @@ def test_labels_of_several_are_a_row_of_zeros_and_ones():
     task = Task(kind="multi-label", outputs=2, names=("a", "b"))
     rows = {"train_labels": np.eye(4, 2), "test_labels": np.ones((2, 2))}
     assert dataset_from_arrays("x", **arrays(**rows), task=task).train_labels.dtype == np.float32
-    for wrong, words in ((np.eye(4, 3), "one 0 or 1 a label"), (2 * np.eye(4, 2), "0 or 1")):
-        with pytest.raises(InputError, match=words):
-            dataset_from_arrays("x", **arrays(**{**rows, "train_labels": wrong}), task=task)
+    wrong = {**rows, "train_labels": np.eye(4, 3)}
+    with pytest.raises(InputError, match="one 0 or 1 a label"):
+        dataset_from_arrays("x", **arrays(**wrong), task=task)
 
 
 def test_pixels_that_are_on_or_off_are_bytes():
@@ -145,25 +144,84 @@ def test_pixels_that_are_on_or_off_are_bytes():
     assert found.train_inputs.min() == 1
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_named_by_its_place(bad):
-    inputs = np.zeros((4, 3, 2, 2), np.float32)
-    inputs[2, 1, 0, 1] = bad
-    with pytest.raises(InputError, match=r"train_inputs\[2, 1, 0, 1\]"):
-        dataset_from_arrays("x", **arrays(train_inputs=inputs))
+def _with(array, place, value):
+    changed = array.copy()
+    changed[place] = value
+    return changed
 
 
-def test_a_value_too_large_for_float32_is_named_by_its_place():
-    inputs = np.zeros((4, 3, 2, 2))
-    inputs[1, 0, 0, 0] = 1e300
-    with pytest.raises(InputError, match=r"train_inputs\[1, 0, 0, 0\] = 1e\+300"):
-        dataset_from_arrays("x", **arrays(train_inputs=inputs))
+_NUMBERS = Task(kind="regression", outputs=1, bounds=(0.0, 1.0))
+_COUNTS = Task(kind="counts", outputs=1)
+_LABELS = Task(kind="multi-label", outputs=2, names=("a", "b"))
+_FLOATS = np.zeros((4, 3, 2, 2))
 
 
-def test_a_label_too_large_for_int64_is_refused():
-    labels = np.array([0, 1, 2**63 + 5, 0], np.uint64)
-    with pytest.raises(InputError, match=r"train_labels\[2\]"):
-        dataset_from_arrays("x", **arrays(train_labels=labels))
+@pytest.mark.parametrize(
+    ("changes", "task", "record", "words"),
+    [
+        (
+            {"train_labels": [0, 1, 2, 3]},
+            None,
+            3,
+            r"train_labels\[3\] = 3 .* 0 to 2.* 1 of 4",
+        ),
+        ({"train_labels": np.array([0, 1, 2**63, 0], np.uint64)}, None, 2, r"train_labels\[2\]"),
+        *(
+            (
+                {"train_inputs": _with(_FLOATS.astype(np.float32), (2, 1, 0, 1), bad)},
+                None,
+                2,
+                r"train_inputs\[2, 1, 0, 1\] = .* a finite number",
+            )
+            for bad in (np.nan, np.inf, -np.inf)
+        ),
+        (
+            {"train_inputs": _with(_FLOATS, (1, 0, 0, 0), 1e300)},
+            None,
+            1,
+            r"train_inputs\[1, 0, 0, 0\] = inf .* within float32",
+        ),
+        ({"train_labels": [0.5, np.nan, 1.0, 0.0]}, _NUMBERS, 1, r"train_labels\[1\] = nan"),
+        ({"train_labels": [0, 1, 2, -1]}, _COUNTS, 3, r"train_labels\[3\] = -1.0 .* 0, 1, 2"),
+        (
+            {"train_labels": 2 * np.eye(4, 2), "test_labels": np.ones((2, 2))},
+            _LABELS,
+            0,
+            r"train_labels\[0, 0\] = 2.0 .* 0 or 1",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_used_has_no_label_and_is_told_to_simulations(
+    changes, task, record, words
+):
+    classes = 3 if task is None else None
+    made = dataset_from_arrays("x", **arrays(**changes), classes=classes, task=task)
+    with pytest.raises(InputError, match=words):
+        made.refuse_unusable()
+    unusable = without_label(made.train_labels)
+    assert unusable[record]
+    assert unusable.sum() == (2 if task is _LABELS else 1)
+    again = replace(made, name="again")  # and so for a part of it, in whatever place
+    assert again.unusable == made.unusable
+    part = replace(
+        made,
+        test_inputs=made.train_inputs,
+        test_labels=made.train_labels,
+        train_inputs=made.train_inputs[~unusable],
+        train_labels=made.train_labels[~unusable],
+        test_public=True,
+    )
+    assert without_label(part.test_labels).tolist() == unusable.tolist()
+
+
+def test_a_test_record_that_cannot_be_used_is_refused_where_it_is_public():
+    wrong = arrays(test_labels=[0, -1])
+    hidden = dataset_from_arrays("x", **wrong, classes=3)
+    assert without_label(hidden.test_labels).tolist() == [False, True]
+    with pytest.raises(InputError, match=r"test_labels\[1\] = -1 .* 0 to 2"):
+        hidden.refuse_unusable()
+    with pytest.raises(InputError, match=r"test_labels\[1\] = -1 .* 0 to 2"):
+        dataset_from_arrays("x", **wrong, classes=3, test_public=True)
 
 
 def test_constants_must_fit_the_channels():

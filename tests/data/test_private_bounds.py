@@ -45,6 +45,14 @@ def test_noise_has_exactly_the_law_it_is_paid_for(scale):
     assert stats.chisquare(seen, 20_000 * law).pvalue > 1e-3
 
 
+def test_a_cell_without_a_number_is_told_to_simulations_alone():
+    wrong = {"bmi": [*RECORDS["bmi"][:3], "tall", *RECORDS["bmi"][4:]]}
+    ranges = {"bmi": RANGES["bmi"]}
+    with pytest.raises(InputError, match="the column bmi of record 4 is not a number"):
+        estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=0)
+    estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=None)
+
+
 @pytest.mark.parametrize(("neighbours", "sensitivity"), [("zero-out", 1), ("replace-one", 2)])
 def test_all_counts_of_a_client_together_cost_what_it_pays(monkeypatch, neighbours, sensitivity):
     scales = []

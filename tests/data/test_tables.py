@@ -11,6 +11,7 @@ import pytest
 
 from dpcohort import limits
 from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
+from dpcohort.data.dataset import without_label
 from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
@@ -106,7 +107,6 @@ def test_tasks_of_a_table():
         ({"label": ["age", "sick"], "features": ["smoker"], "bounds": {}}, "labels goes with"),
         ({"labels": ["no"]}, "2 values or more"),
         ({"labels": "no"}, r"labels = 'no' is not allowed: it must be a list, as in \['no', ...\]"),
-        ({"labels": ["yes", "maybe"]}, "sick of record 1 is not one of the labels yes, maybe"),
         ({"label": "sik"}, "Did you mean 'sick'"),
         ({"label": "Sick"}, "Did you mean 'sick'"),
         ({"features": ["age", "sick"]}, "which is the label"),
@@ -157,8 +157,44 @@ def test_every_record_says_whose_it_is_and_what_is_predicted():
     with pytest.raises(InputError, match="the column ward of record 2 is empty: it must say whose"):
         client_names("ward", ["a", None])
     counts = {"label": "age", "labels": [], "features": ["smoker"], "bounds": {}}
+    made = dataset_from_table(ROWS, **{**PUBLIC, **counts}, task=Task(kind="counts", outputs=1))
     with pytest.raises(InputError, match="the column age of record 5 is missing"):
-        dataset_from_table(ROWS, **{**PUBLIC, **counts}, task=Task(kind="counts", outputs=1))
+        made.refuse_unusable()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        ("sick", "perhaps", "the column sick of record 2 is not one of the labels no, yes"),
+        ("sick", ["yes"], "the column sick of record 2 holds a list"),
+        ("age", "old", "the column age of record 2 is not a number"),
+        ("age", {}, "the column age of record 2 holds a dict"),
+        ("smoker", [1], "the column smoker of record 2 holds a list"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_told_to_simulations_alone(column, cell, words):
+    cells = [ROWS[column][0], cell, *ROWS[column][2:]]
+    is_test = np.arange(6) == 0
+    rows, known = {**ROWS, column: cells}, columns()
+    plain = table_dataset(ROWS, known, is_test=is_test)
+    made = table_dataset(rows, known, is_test=is_test)
+    with pytest.raises(InputError, match=words):
+        made.refuse_unusable()
+    expected = [column == "sick", False, False, False, False]
+    assert without_label(made.train_labels).tolist() == expected
+    assert (made.train_inputs.shape, made.remarks) == (plain.train_inputs.shape, plain.remarks)
+    assert made.train_inputs[1:].tolist() == plain.train_inputs[1:].tolist()
+    if column == "age":
+        missing = table_dataset(
+            {**ROWS, "age": [1, None, *ROWS["age"][2:]]}, known, is_test=is_test
+        )
+        assert made.train_inputs[0].tolist() == missing.train_inputs[0].tolist()
+    is_test = np.arange(6) == 1
+    hidden = table_dataset(rows, known, is_test=is_test)
+    with pytest.raises(InputError, match=words):
+        hidden.refuse_unusable()
+    with pytest.raises(InputError, match=words):
+        table_dataset(rows, known, is_test=is_test, test_public=True)
 
 
 def test_there_must_be_something_to_predict_from():

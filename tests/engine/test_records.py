@@ -28,6 +28,12 @@ def test_rows_of_a_client() -> None:
     assert targets.tolist() == [0, 1]
 
 
+def test_rows_that_cannot_be_used_are_left_out() -> None:
+    records = build(unusable=np.array([True, False, False, False]))
+    assert records.rows(1, np.array([1, 0])).tolist() == [1]
+    assert records.sizes.tolist() == [1, 2]
+
+
 def test_images_come_back_as_they_were_and_channels_last() -> None:
     images = torch.randn(4, 2, 5, 3)
     inputs, _ = build(images).gather(np.array([2, 0]))

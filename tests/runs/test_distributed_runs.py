@@ -15,6 +15,7 @@ from dpcohort.accounting import Contract
 from dpcohort.accounting.charges import Charge
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import Past, Plan
@@ -177,7 +178,7 @@ def test_the_receipt_of_a_ledger_says_on_whom_its_runs_count():
         "certified_epsilon": 0.9, "promised_epsilon": 1.0, "neighbours": "zero-out",
     }  # fmt: skip
     pool = {"honest": 3, "unmasked": 3, "alone_epsilon": 2.75}
-    receipt = Receipt(
+    receipt = LifetimeReceipt(
         client="ward", neighbours="zero-out", promised_epsilon=1.0, delta=1e-5,
         certified_epsilon=0.9, across_runs="composed", runs=({**of_run, "pool": pool}, of_run),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from torch import nn
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.config import load_config
 from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_partition
+from dpcohort.engine import Streams
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
 from dpcohort.runs.configured import configured_data
@@ -235,6 +236,49 @@ def test_a_private_run_refuses_classes_counted_from_its_records(tmp_path):
     job = make_job(_own_plan(tmp_path, 5), "logistic", stated, private_entropy=True)
     assert job.data.classes == 5
     assert job.data.remarks == ()
+
+
+@pytest.mark.parametrize("engine", ["batched", "reference"])
+@pytest.mark.parametrize("changes", [{"label": 7}, {"input": np.nan}, {"label": -1, "input": 3.0}])
+def test_a_private_record_that_cannot_be_used_contributes_nothing(
+    monkeypatch, capfd, tmp_path, changes, engine
+):
+    """Whatever else is in it; without noise of its own the models are equal to the bit."""
+    monkeypatch.setattr(Streams, "from_entropy", lambda: Streams(None, bytes))
+    rng = np.random.default_rng(3)
+    inputs, labels = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+    halves = Partition(indices=np.arange(60), offsets=np.array([0, 30, 60]), records=60, rule={})
+
+    def model(
+        label: int = 0, private: bool = True, name: str = "run", **row: float
+    ) -> dict[str, object]:
+        own, classes = inputs.copy(), labels.copy()
+        classes[5] = label
+        own[5, : len(row)] = list(row.values())
+        data = dataset_from_arrays(
+            "own",
+            train_inputs=own,
+            train_labels=classes,
+            test_inputs=inputs[:3],
+            test_labels=labels[:3],
+            classes=3,
+        )
+        settings = {"partition": halves, "private_entropy": private, "engine": engine}
+        out = tmp_path / name
+        run = train(_own_plan(tmp_path, 3), "logistic", data, out=out, device="cpu", **settings)
+        return {name: array.tolist() for name, array in run.model.items()}
+
+    found = model(**changes)
+    assert found == model(9, name="other", first=5.0, second=np.inf)
+    assert found != model(0, name="usable")
+    written = "".join(
+        path.read_text(errors="replace")
+        for path in (tmp_path / "run").rglob("*")
+        if path.suffix in (".json", ".jsonl")
+    )
+    assert "[5" not in written + "".join(capfd.readouterr())
+    with pytest.raises(InputError, match=r"train_(labels|inputs)\[5"):
+        model(private=False, name="simulated", **changes)
 
 
 @pytest.mark.parametrize("public", [False, True])

@@ -12,15 +12,8 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
 from dpcohort.runs import receipts as module
 from dpcohort.runs import train
-from dpcohort.runs.receipts import (
-    PRIVATE_NOISE,
-    SIMULATED_TUNING,
-    Receipt,
-    make_receipts,
-    read_receipts,
-    worst_source,
-    write_receipts,
-)
+from dpcohort.runs.provenance import PRIVATE_NOISE, SIMULATED_TUNING, worst_source
+from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts, write_receipts
 
 PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
 
@@ -120,39 +113,6 @@ def receipt(**values):
     return Receipt(**{**said, "certified_epsilon": 0.9, "stamp": "SIMULATED.", **values})
 
 
-def test_a_receipt_of_a_scheme_says_who_sees_what_and_what_it_rests_on():
-    scheme = {"scheme": "udp", "mode": "honest", "sees": "the server", "claimed_epsilon": 0.5}
-    made = receipt(**scheme, uses=7, assumptions=("the server is honest",))
-    text = made.text()
-    assert "ward (udp, honest)" in text
-    assert "against who sees the server" in text
-    assert "claimed    epsilon 0.5 by the published formula" in text
-    assert "assumes    the server is honest" in text
-    assert made.to_dict()["assumptions"] == ["the server is honest"]
-    assert "public data, no budget" in receipt(**scheme, public=True).text()
-
-
-RUN = {
-    "run": "spring", "counted_draws": 4, "accepted_draws": 9, "released_draws": 3,
-    "unreleased_draws": 1, "steps": 8, "noise_multiplier": 2.5, "sampling_rate": 0.1,
-    "certified_epsilon": 0.4, "promised_epsilon": 0.8, "neighbours": "zero-out",
-}  # fmt: skip
-
-
-def test_a_receipt_of_a_ledger_adds_up_runs():
-    asked = {"counted": 2, "accepted": 5, "noise_multiplier": 30.0, "sampling_rate": 1.0}
-    ledger = {"across_runs": "composed", "runs": (RUN, {**RUN, "run": "autumn", "reports": asked})}
-    made = receipt(**ledger, ledger="a" * 32, entries=12, head="f" * 64)
-    text = made.text()
-    assert "spring: 4 of 9 draws counted (3 released, 1 not), 8 noisy steps at z = 2.5" in text
-    assert "2 of 5 reports at z = 30, rate 1" in text
-    assert "one composition of all draws" in text
-    assert [run["run"] for run in made.to_dict()["runs"]] == ["spring", "autumn"]
-    over = receipt(**{**ledger, "across_runs": "summed"}, within_cap=False)
-    assert not over.holds
-    assert "every begun run in full" in over.text()
-
-
 CHARGED = {
     "promised_epsilon": 2.0, "promised_delta": 2e-5,
     "paid": [{"what": "estimate", "id": "e" * 64, "epsilon": 0.25, "delta": 0.0},
@@ -234,7 +194,6 @@ def test_charges_of_a_plan_and_later_ones_are_in_receipts_of_who_paid(plan):
 
 def test_little_to_tell_is_told_in_few_words():
     assert "settings" in receipt(tuning={"source": "none"}).text()
-    assert "number of draws" not in receipt(across_runs="composed").text()
     frozen = {"frozen_parameters": 1200, "source": "ImageNet"}
     assert "1,200 parameters stay" in receipt(weights=frozen).text()
 

@@ -30,12 +30,12 @@ from dpcohort.deploy.ledger.counter import (
     rolled_back,
 )
 from dpcohort.deploy.ledger.reading import lifetime_receipt
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt
 from dpcohort.deploy.ledger.spending import Certified, check_cap, fitting_steps
 from dpcohort.deploy.ledger.state import LedgerState
 from dpcohort.deploy.ledger.store import Entry, LedgerStore
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
-from dpcohort.runs.receipts import Receipt
 
 DrawFate = Literal["new", "lost", "released"]
 
@@ -198,7 +198,7 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         clip: float,
         delta: float,
         training: str | None = None,
-    ) -> Receipt:
+    ) -> LifetimeReceipt:
         """Count steps that were taken outside of the ledger, such as those of an Opacus training.
 
         Nobody can refuse what has happened, so the lifetime cap is not asked: a history above it
@@ -378,7 +378,7 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
                 return "new"
             return "lost" if draws[key] is None else "released"
 
-    def receipt(self, dataset: str) -> Receipt:
+    def receipt(self, dataset: str) -> LifetimeReceipt:
         """What the data set was promised and has spent, as of now."""
         with self._writing():
             return lifetime_receipt(self._state, dataset)

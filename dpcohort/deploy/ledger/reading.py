@@ -13,6 +13,7 @@ from typing import Any
 
 from dpcohort.accounting import AttackRisk, attack_risk, promised_risk
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt
 from dpcohort.deploy.ledger.spending import (
     composed,
     counted_relation,
@@ -23,10 +24,9 @@ from dpcohort.deploy.ledger.spending import (
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
-from dpcohort.runs.receipts import Receipt
 
 
-def lifetime_receipt(state: LedgerState, dataset: str) -> Receipt:
+def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
     """The receipt of one data set.
 
     Args:
@@ -49,7 +49,7 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> Receipt:
     cap = state.cap(dataset)
     draws = state.counted(dataset).values()
     entries, head = state.head
-    return Receipt(
+    return LifetimeReceipt(
         client=dataset,
         unit="one record of this data set",
         neighbours=counted_relation(cap, draws),

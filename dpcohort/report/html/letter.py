@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's receipt as a letter: for an ethics board or a data-protection officer, one HTML file.
+"""Statement for a client: its receipt as one HTML file, for an ethics board or a DPO.
 
 It says in plain words what was promised, what that means for a person, what was done, what is not
 protected and how to check it, with the numbers behind it. It is written from the receipt and the
@@ -17,12 +17,11 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
-from dpcohort.accounting.charges import IN_WORDS
 from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
-from dpcohort.runs.receipts import Receipt, weights_in_words
+from dpcohort.runs.receipts import ClientReceipt, Receipt
 from dpcohort.runs.verification import Verification
 
 _SEVERAL = 5  # records of one person that the letter speaks of
@@ -37,7 +36,7 @@ _NEIGHBOURS = {
 
 def write_letter(
     path: str | Path,
-    receipt: Receipt,
+    receipt: ClientReceipt,
     *,
     risk: AttackRisk | None,
     alone: AttackRisk | None = None,
@@ -47,7 +46,7 @@ def write_letter(
     over_a_network: bool = False,
     verification: Verification | None = None,
 ) -> None:
-    """Write the letter of a receipt, whole or not at all.
+    """Write the statement for the client of a receipt, whole or not at all.
 
     Args:
         path: where the page goes.
@@ -62,7 +61,7 @@ def write_letter(
         verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
-        InputError: it cannot be written there, jinja2 is missing, or it is a receipt of a scheme.
+        InputError: it cannot be written there, or jinja2 is missing.
 
     Example:
         >>> import tempfile
@@ -81,21 +80,17 @@ def write_letter(
         )
     if target.is_dir():
         raise InputError.because(f"{target} is a folder. Name a file: {target}/letter.html")
-    if receipt.scheme:
-        raise InputError.because(
-            "letters are for runs and ledgers; a scheme's receipt has assumptions of its own."
-        )
-    training, charged, receipt = receipt, _charged(receipt), receipt.in_all()
-    for _, epsilon, delta in charged:
+    training, receipt = receipt, receipt.in_all()
+    for _, epsilon, delta in training.paid:
         risk = None if risk is None else charged_risk(risk, epsilon=epsilon, delta=delta)
         alone = None if alone is None else charged_risk(alone, epsilon=epsilon, delta=delta)
     page = page_template("letter.html.j2").render(
         receipt=receipt,
         training=training,
-        charged=charged,
+        charged=training.paid,
         risk=risk,
         history=history,
-        honest=_honest(receipt),
+        honest=receipt.honest,
         rates=_rates(receipt, risk, alone),
         curve=None if risk is None else _curve(risk),
         several=_SEVERAL,
@@ -105,14 +100,15 @@ def write_letter(
         delta=_plainly(receipt.delta),
         relation=_NEIGHBOURS.get(receipt.neighbours, receipt.neighbours),
         not_private=receipt.stamp.startswith("NOT PRIVATE"),
-        weights="" if receipt.weights is None else weights_in_words(receipt.weights),
+        weights=training.start,
+        all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],
         clip=clip,
         over_a_network=over_a_network,
         doubts=_doubts(verification),
         whose_word={} if verification is None else verification.whose_word,
         kind="" if verification is None else verification.kind,
-        rows=[*_rows(training, charged), *_sealed_rows(verification)],
+        rows=[*training.rows(), *_sealed_rows(verification)],
         steps=[] if history is None else [event.to_dict() for event in history.events],
         style=page_asset("style.css") + page_asset("letter.css"),
         version=__version__,
@@ -136,23 +132,8 @@ def _sealed_rows(verification: Verification | None) -> list[tuple[str, Any]]:
     return [("seal of all files (SHA-256)", seal), ("signed by the key", signed)]
 
 
-def _honest(receipt: Receipt) -> int:
-    """On how many honest members the client counts, in the runs of a ledger at most; 1: itself."""
-    if receipt.trust is not None:
-        return int(receipt.trust["honest"])
-    return max((int(run["pool"]["honest"]) for run in receipt.runs if "pool" in run), default=1)
-
-
-def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
-    """What was paid beside the rounds, in the order in which it was: on what, ε and δ."""
-    paid = [] if receipt.charged is None else receipt.charged["paid"]
-    return [
-        (f"{IN_WORDS[one['what']]} ({one['id'][:8]})", one["epsilon"], one["delta"]) for one in paid
-    ]
-
-
 def _rates(
-    receipt: Receipt, risk: AttackRisk | None, alone: AttackRisk | None
+    receipt: ClientReceipt, risk: AttackRisk | None, alone: AttackRisk | None
 ) -> list[dict[str, float]]:
     """Rows of the letter's table: what an attack with so many false alarms finds at most.
 
@@ -208,72 +189,3 @@ def _plainly(delta: float | None) -> str:
     if delta is None or delta < 1e-9:
         return f"{delta}"
     return f"{delta:.12f}".rstrip("0")
-
-
-def _rows(receipt: Receipt, charged: list[tuple[str, float, float]]) -> list[tuple[str, Any]]:
-    """The receipt's numbers by what they are called."""
-    if receipt.across_runs:
-        return [
-            ("promised ε over all runs", receipt.promised_epsilon),
-            ("δ", receipt.delta),
-            ("certified ε", receipt.certified_epsilon),
-            ("runs are added up", receipt.across_runs),
-            ("neighbouring data sets", receipt.neighbours),
-            ("ledger", receipt.ledger),
-            ("its entries", receipt.entries),
-            ("hash of the last entry", receipt.head),
-        ]
-    reports, whole = receipt.reports or {}, receipt.charged
-    promise: list[tuple[str, Any]] = [
-        ("promised ε", receipt.promised_epsilon),
-        ("δ", receipt.delta),
-        ("certified ε, computed anew", receipt.certified_epsilon),
-    ]
-    if whole is not None:
-        promise = [
-            ("promised ε in all", whole["promised_epsilon"]),
-            ("promised δ in all", whole["promised_delta"]),
-            *((f"ε spent {words}", epsilon) for words, epsilon, _ in charged),
-            *((f"δ spent {words}", delta) for words, _, delta in charged),
-            ("ε left for training", receipt.promised_epsilon),
-            ("δ left for training", receipt.delta),
-            ("certified ε of the training, computed anew", receipt.certified_epsilon),
-            ("sum of ε", receipt.total_epsilon),
-            ("sum of δ", receipt.total_delta),
-        ]
-    return [
-        *promise,
-        ("draws planned", receipt.planned_draws),
-        ("draws counted", receipt.spent_draws),
-        ("noisy steps counted", receipt.spent_steps),
-        ("noise multiplier z", receipt.noise_multiplier),
-        ("share of records in a batch", receipt.sampling_rate),
-        ("batch size B", receipt.batch_size),
-        *_distributed_rows(receipt),
-        *((f"reports {key}", reports[key]) for key in ("planned", "spent") if key in reports),
-        ("batches", receipt.sampler),
-        ("neighbouring data sets", receipt.neighbours),
-        ("plan (SHA-256)", receipt.plan),
-    ]
-
-
-def _distributed_rows(receipt: Receipt) -> list[tuple[str, Any]]:
-    """What a receipt says of others on whom the client counts."""
-    trust = receipt.trust
-    if trust is None:
-        return []
-    alone = [("ε if all others collude, computed anew", trust["alone_epsilon"])]
-    if receipt.charged is not None:
-        alone = [
-            ("ε of the training if all others collude, computed anew", trust["alone_epsilon"]),
-            ("sum of ε if all others collude", receipt.total_alone_epsilon),
-        ]
-    return [
-        *alone,
-        ("members of a cohort", trust["cohort_size"]),
-        ("of them may help the server", trust["colluding"]),
-        ("of them may drop out", trust["dropouts"]),
-        ("honest shares of noise at least", trust["honest"]),
-        ("weight on its mean gradient", trust["weight"]),
-        ("share of noise, in units of C", trust["share"]),
-    ]

@@ -63,7 +63,9 @@ from dpcohort.report.html.sources import (
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
 from dpcohort.runs.folder import CONFIG, RECEIPTS, finite_json
-from dpcohort.runs.receipts import NOT_PRIVATE, later_charges, read_receipts
+from dpcohort.runs.later_charges import later_charges
+from dpcohort.runs.provenance import NOT_PRIVATE
+from dpcohort.runs.receipts import read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
 

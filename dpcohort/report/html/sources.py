@@ -37,7 +37,7 @@ from dpcohort.runs.folder import (
     read_json,
     read_log,
 )
-from dpcohort.runs.receipts import source_of
+from dpcohort.runs.provenance import source_of
 from dpcohort.runs.run import SCORED, judged_in, result_in
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run

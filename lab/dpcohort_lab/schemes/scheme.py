@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dpcohort.clients import Population
-from dpcohort.runs import NOT_PRIVATE, Receipt, finite_json
+from dpcohort.runs import NOT_PRIVATE, finite_json
 from dpcohort_lab.checks import FloatArray, IntArray
+from dpcohort_lab.schemes.receipt import SchemeReceipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +88,7 @@ class SchemeResult:
     loss: float
     rounds: int
     noise_std: float
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[SchemeReceipt, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -116,7 +117,7 @@ class SchemeResult:
         return dict(finite_json(values))
 
 
-def _share(receipt: Receipt) -> float:
+def _share(receipt: SchemeReceipt) -> float:
     if receipt.certified_epsilon is None or receipt.promised_epsilon is None:
         return math.inf
     return receipt.certified_epsilon / receipt.promised_epsilon
@@ -159,7 +160,7 @@ class Scheme:
         assumptions: Sequence[str],
         claimed: FloatArray | None = None,
         noise: FloatArray | None = None,
-    ) -> list[Receipt]:
+    ) -> list[SchemeReceipt]:
         """Receipts of all clients from columns; NaN stands for "there is none".
 
         Args:
@@ -172,7 +173,7 @@ class Scheme:
         """
         card = self.card
         return [
-            Receipt(
+            SchemeReceipt(
                 client=population.ids[k],
                 scheme=card["name"],
                 mode=self.mode,

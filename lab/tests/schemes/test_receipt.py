@@ -66,3 +66,10 @@ def test_an_outcome_counts_what_is_broken_and_is_json(receipts):
     assert outcome.largest_share == pytest.approx(1.2)
     read = json.loads(json.dumps(outcome.to_dict(), allow_nan=False))
     assert [receipt["holds"] for receipt in read["receipts"]] == [True, False, True]
+
+
+def test_a_receipt_says_who_sees_what_and_what_it_rests_on(receipts):
+    text = receipts[0].text()
+    assert "client-0 (udp, formula)" in text
+    assert "assumes    one thing" in text
+    assert receipts[0].to_dict()["assumptions"] == ["one thing"]

@@ -24,6 +24,7 @@ from dpcohort.deploy.ledger import (
     verify_ledger,
 )
 from dpcohort.deploy.ledger.reading import back_up, exported_lines
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt
 from dpcohort.deploy.ledger.store import Entry
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
@@ -258,3 +259,30 @@ def test_nothing_is_overwritten(ledger, path):
 def test_a_place_that_cannot_be_written(ledger, path, folder):
     with pytest.raises(InputError, match="cannot be"):
         back_up(path, folder / "no" / "copy")
+
+
+RUN = {
+    "run": "spring", "counted_draws": 4, "accepted_draws": 9, "released_draws": 3,
+    "unreleased_draws": 1, "steps": 8, "noise_multiplier": 2.5, "sampling_rate": 0.1,
+    "certified_epsilon": 0.4, "promised_epsilon": 0.8, "neighbours": "zero-out",
+}  # fmt: skip
+
+
+def lifetime(**values):
+    given = {"client": "ward", "neighbours": "zero-out", "promised_epsilon": 1.0, "delta": 1e-5}
+    return LifetimeReceipt(**{**given, "certified_epsilon": 0.9, **values})
+
+
+def test_a_receipt_of_a_ledger_adds_up_runs():
+    asked = {"counted": 2, "accepted": 5, "noise_multiplier": 30.0, "sampling_rate": 1.0}
+    ledger = {"across_runs": "composed", "runs": (RUN, {**RUN, "run": "autumn", "reports": asked})}
+    made = lifetime(**ledger, ledger="a" * 32, entries=12, head="f" * 64)
+    text = made.text()
+    assert "spring: 4 of 9 draws counted (3 released, 1 not), 8 noisy steps at z = 2.5" in text
+    assert "2 of 5 reports at z = 30, rate 1" in text
+    assert "one composition of all draws" in text
+    assert [run["run"] for run in made.to_dict()["runs"]] == ["spring", "autumn"]
+    over = lifetime(**{**ledger, "across_runs": "summed"}, within_cap=False)
+    assert not over.holds
+    assert "every begun run in full" in over.text()
+    assert "number of draws" not in lifetime(across_runs="composed").text()

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from dpcohort.accounting import promised_risk
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt
 from dpcohort.errors import InputError
 from dpcohort.report.html.letter import write_letter
 from dpcohort.runs.receipts import Receipt
@@ -15,9 +16,8 @@ from dpcohort.runs.receipts import Receipt
 
 def _letter(tmp_path, risk=None, alone=None, **values):
     given = {"client": "ward", "neighbours": "zero-out", "promised_epsilon": 1.0, "delta": 1e-5}
-    receipt = Receipt(
-        **{**given, "certified_epsilon": 0.9, "stamp": "drawn from entropy.", **values}
-    )
+    kind = LifetimeReceipt if "across_runs" in values else Receipt
+    receipt = kind(**{**given, "certified_epsilon": 0.9, "stamp": "drawn from entropy.", **values})
     write_letter(tmp_path / "letter.html", receipt, risk=risk, alone=alone)
     return " ".join((tmp_path / "letter.html").read_text().partition("<body")[2].split())
 
@@ -114,12 +114,6 @@ def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):
         write_letter(tmp_path / "gone" / "letter.html", receipt, risk=None)
     with pytest.raises(InputError, match=r"is a folder. Name a file"):
         write_letter(tmp_path, receipt, risk=None)
-
-
-def test_letters_are_not_for_schemes(tmp_path):
-    with pytest.raises(InputError, match="scheme"):
-        _letter(tmp_path, RISK, scheme="secure aggregation")
-    assert not (tmp_path / "letter.html").exists()
 
 
 CHARGED = {

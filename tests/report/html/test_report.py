@@ -23,7 +23,7 @@ from dpcohort.report.html.page import (
 )
 from dpcohort.report.html.sources import Group, Reproduction, read_groups, read_run
 from dpcohort.runs.folder import finite_json
-from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.selection import rule_from_settings
 
 from .conftest import saved_worth
