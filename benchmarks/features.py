@@ -35,16 +35,16 @@ from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset, dataset_from_arrays, load_dataset
 from dpcohort.errors import DataMissingError
 from dpcohort.models import (
-    OrientedFeatures,
     precompute_features,
     split_features,
     without_features,
 )
-from dpcohort.models.fixed_features import folded, morlet_bank
 from dpcohort.runs.configured import combinations, configured_data, configured_job
 from dpcohort.runs.evaluation import Interval, mean_interval
 from dpcohort.runs.job import Job
 from dpcohort.runs.training import train_side_by_side
+from dpcohort_lab.features import OrientedFeatures
+from dpcohort_lab.features.fixed import folded, morlet_bank
 from dpcohort_lab.recipes.reading import load_recipe
 
 Result = TypeVar("Result")

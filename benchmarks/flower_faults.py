@@ -277,7 +277,7 @@ def run_distributed(clients: int, rounds: int, case: str) -> dict[str, Any]:
     found = {
         "killed": case,
         "clients": clients,
-        "honest": settings["plan"].distributed.honest,
+        "honest": settings["plan"].noise.honest,
         "counted": counted,
         "unmasked": unmasked,
         "came": [entry["came"] for entry in exchanges],

@@ -25,6 +25,8 @@ from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import selection_problem
 from dpcohort.planning.noise import DistributedNoise, Noise
+from dpcohort.planning.participation import FixedCohorts, Participation
+from dpcohort.planning.reports import often
 from dpcohort.plugins import RULES, is_rule, place_of
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
@@ -45,7 +47,6 @@ __all__ = [
     "TrustOutcome",
     "TrustValue",
     "compare_plans",
-    "explain_adaptive_client",
     "explain_client",
     "explain_clients",
     "noise_gains",
@@ -259,7 +260,7 @@ class DistributedExplanation(Explanation):
         if self.draws == 0:
             return ["It is never drawn, has no weight and spends nothing."]
         lines = [
-            f"It is drawn {_often(self.draws)} and its mean gradient then counts with weight "
+            f"It is drawn {often(self.draws)} and its mean gradient then counts with weight "
             f"{self.weight:.4g}: {self.probability:.4g} of the model, {ratio:.3g} times its share "
             "of all records. Weights are public and tell budgets."
         ]
@@ -295,8 +296,8 @@ def _(noise: DistributedNoise, plan: Plan, k: int, numbers: dict[str, Any]) -> E
 
 def explain_client(
     plan: Plan, client: str, *, larger_epsilon: float | None = None, rule: PlannedRule | None = None
-) -> Explanation:
-    """Explain one client of a plan.
+) -> ClientExplanation:
+    """Explain one client of a plan: probability and noise, or caps where a rule chooses cohorts.
 
     Args:
         plan: the plan.
@@ -314,10 +315,46 @@ def explain_client(
         >>> clients = Population.from_arrays(
         ...     ids=["strict", "open"], sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
         >>> plan = make_plan(clients, Training(rounds=10, cohort_size=2, batch_size=50), seed=1)
-        >>> explain_client(plan, "strict").probability < 0.5
+        >>> "left out" in explain_client(plan, "strict").text()
         True
     """
     k = plan.population.index_of(client)
+    return _explained_client(plan.participation, plan, k, larger_epsilon, rule)
+
+
+@singledispatch
+def _explained_client(
+    participation: Participation,
+    plan: Plan,
+    k: int,
+    larger_epsilon: float | None,
+    rule: PlannedRule | None,
+) -> ClientExplanation:
+    if larger_epsilon is not None:
+        raise InputError.because(
+            f"--epsilon asks for another probability, and {plan.rule} has none before the "
+            "training: it chooses each cohort then."
+        )
+    public, noise = bool(plan.population.public[k]), float(plan.noise_multipliers[k])
+    certified = None if public else plan.reports.epsilon(float(plan.certified_epsilon[k]))
+    return AdaptiveExplanation(
+        **_who(plan, k),
+        **plan.reports.explain(k, float(plan.report_stds[k]), public=public),
+        draw_cap=int(plan.counts[k]),
+        noise_multiplier=noise,
+        noise_std=noise / int(plan.batch_sizes[k]),
+        certified_epsilon=certified,
+    )
+
+
+@_explained_client.register(FixedCohorts)
+def _(
+    participation: FixedCohorts,
+    plan: Plan,
+    k: int,
+    larger_epsilon: float | None,
+    rule: PlannedRule | None,
+) -> Explanation:
     (told,) = explain_clients(plan, [k])
     if told.public:
         return told
@@ -404,7 +441,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
         budget: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
         if plan.contract.accountant == "paper":
             return float(paper_noise_multiplier(**budget))
-        return float(calibrate_noise(**budget, **plan.contract.sampling))
+        return float(calibrate_noise(**budget, **plan.contract.sampling(plan.training.local_steps)))
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
@@ -462,7 +499,7 @@ class Scenario:
             rule=place_of("selection", plan.rule),
             rule_settings=plan.participation.settings,
             contract=plan.contract,
-            noise_model=plan.fixed_cohorts.noise_model,
+            noise_model=plan.participation.fixed.noise_model,
         )
 
     def made_rule(self) -> PlannedRule:
@@ -585,14 +622,14 @@ class AdaptiveExplanation(ClientExplanation):
         lines = [
             *super()._lines(),
             f"It has no probability beforehand: {self.rule} chooses each cohort during the "
-            f"training, and may draw it at most {_often(self.draw_cap)}.",
+            f"training, and may draw it at most {often(self.draw_cap)}.",
         ]
         if self.statistic is not None:
             lines.append(self._reports())
         return [*lines, self._spending()]
 
     def _reports(self) -> str:
-        asked = f"It may be asked for its {self.statistic} at most {_often(self.report_cap or 0)}"
+        asked = f"It may be asked for its {self.statistic} at most {often(self.report_cap or 0)}"
         if self.raw_reports:
             return f"{asked}, and tells it WITHOUT NOISE: no epsilon bounds that. NOT PRIVATE."
         if self.public:
@@ -615,50 +652,6 @@ class AdaptiveExplanation(ClientExplanation):
             f"{noise}: if it reaches them it is certified to spend epsilon "
             f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}."
         )
-
-
-def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
-    """Explain one client of a plan whose cohorts are chosen during the training.
-
-    Args:
-        plan: the plan.
-        client: the client's id.
-
-    Raises:
-        InputError: there is no such client; the nearest id is suggested.
-
-    Example:
-        >>> from dpcohort import Population, Training
-        >>> from dpcohort.adaptive import make_adaptive_plan
-        >>> people = Population.from_arrays(ids=["a", "b"], sizes=[90, 90], epsilon=2, delta=1e-5)
-        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=1, batch_size=9),
-        ...                           seed=0)
-        >>> explain_adaptive_client(plan, "a").draw_cap
-        4
-    """
-    people, terms = plan.population, plan.reports.terms
-    k = people.index_of(client)
-    public = bool(people.public[k])
-    noised = plan.reports.are_private and not public
-    noise = float(plan.noise_multipliers[k])
-    return AdaptiveExplanation(
-        **_who(plan, k),
-        draw_cap=int(plan.counts[k]),
-        report_cap=None if terms is None else int(plan.reports.caps[k]),
-        statistic=None if terms is None else f"mean {terms.statistic}",
-        raw_reports=plan.reports.are_raw,
-        noise_multiplier=noise,
-        noise_std=noise / int(plan.batch_sizes[k]),
-        report_std=float(plan.report_stds[k]) if noised else None,
-        report_share=float(terms.share) if noised and terms is not None else None,
-        certified_epsilon=None
-        if public or plan.reports.are_raw
-        else float(plan.certified_epsilon[k]),
-    )
-
-
-def _often(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 Swept = Literal["eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon"]
@@ -986,7 +979,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         **{f"training.{key}": value for key, value in asdict(plan.training).items()},
         **{f"privacy.{key}": value for key, value in plan.contract.to_dict().items()},
         "selection.rule": plan.rule,
-        "selection.noise_model": plan.fixed_cohorts.noise_model,
+        "selection.noise_model": plan.participation.fixed.noise_model,
         **{f"selection.{key}": value for key, value in plan.participation.settings.items()},
         "schedule.draws": plan.schedule.draws,
         "schedule.seed": plan.seed,

@@ -30,7 +30,7 @@ from dpcohort.accounting.contract import Contract, Guard, NoiseModel
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, deploy_noise, noise_levels
 from dpcohort.accounting.distributed import NoiseShares, refuse_undistributable, with_lattice
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
-from dpcohort.accounting.segments import Segment
+from dpcohort.accounting.segments import Segment, Source
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES, shared
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
@@ -41,10 +41,10 @@ from dpcohort.planning.participation import (
     CappedRule,
     FixedCohorts,
     Participation,
-    Reports,
     refuse_clients,
 )
 from dpcohort.planning.past import Past
+from dpcohort.planning.reports import Origin, Reports
 from dpcohort.plugins import is_named_function
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
@@ -61,7 +61,7 @@ from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.explain import Explanation, PlanComparison
+    from dpcohort.explain import ClientExplanation, PlanComparison
 
 __all__ = [
     "CappedRule",
@@ -149,8 +149,7 @@ class Plan:
         held = self.drawn & ~self.population.public
         refuse = partial(refuse_clients, self.population)
         refuse(held & ~(noise.multipliers > 0), "is drawn and has a budget, but no noise")
-        if self.reports.are_private:
-            refuse(held & ~(self.reports.multipliers > 0), "reports without noise")
+        refuse(self.reports.check(held), "reports without noise")
         self.past.check(self.population, self.contract, self.training.cohort_size)
         noise.check(self.population, self.training, self.contract, self.participation)
         self.certificate.check(self.population, held)
@@ -158,51 +157,17 @@ class Plan:
     @property
     def selection(self) -> Selection:
         """Selection of a plan with fixed cohorts."""
-        return self.fixed_cohorts.selection
+        return self.participation.fixed.selection
 
     @property
     def schedule(self) -> Schedule:
         """Cohorts of a plan that fixes them."""
-        return self.fixed_cohorts.schedule
-
-    @property
-    def fixed_cohorts(self) -> FixedCohorts:
-        """The participation of a plan whose cohorts are fixed before training.
-
-        Raises:
-            InputError: a rule chooses each cohort.
-        """
-        if not isinstance(self.participation, FixedCohorts):
-            raise InputError.because(
-                f"the rule {self.rule} decides in each round, so the plan has no selection and no "
-                "schedule before the training. That goes with planned rules only."
-            )
-        return self.participation
+        return self.participation.fixed.schedule
 
     @property
     def rule(self) -> str:
         """Name of the selection rule."""
         return self.participation.rule_name
-
-    @property
-    def adaptive(self) -> CappedRule | None:
-        """The participation where a rule chooses each cohort, else None."""
-        return self.participation if isinstance(self.participation, CappedRule) else None
-
-    @property
-    def distributed(self) -> NoiseShares | None:
-        """Weights and shares of distributed noise, else None."""
-        return self.noise.pool if isinstance(self.noise, DistributedNoise) else None
-
-    @property
-    def before(self) -> tuple[Segment, ...]:
-        """Earlier runs, oldest first."""
-        return self.past.segments
-
-    @property
-    def paid(self) -> Paid:
-        """Whole promises, and what was paid of them beside rounds."""
-        return self.past.paid
 
     @property
     def counts(self) -> IntArray:
@@ -295,8 +260,13 @@ class Plan:
 
     @cached_property
     def sampling_rates(self) -> FloatArray:
-        """r_k = B_k / |M_k|."""
-        return shared(self.batch_sizes / self.population.sizes)
+        """r_k, the probability that a record is in one batch: B_k / |M_k|, or 1 / bins."""
+        return shared(self.contract.sampler.rates(self.population.sizes, self.batch_sizes))
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether cohorts are fixed, noise is local and nothing came before: a mod can keep it."""
+        return all(part.is_simple for part in (self.participation, self.noise, self.past))
 
     @property
     def drawn(self) -> BoolArray:
@@ -360,13 +330,22 @@ class Plan:
         """Clients with a budget that took part in a run before."""
         return self.past.spent_by(self.population)
 
+    def source(self, own: Source, later: Sequence[Charge] = ()) -> Origin:
+        """The least private source of noise of a run of the plan, with all that was spent before.
+
+        Args:
+            own: of the run itself.
+            later: charges after the plan was made.
+        """
+        return self.reports.source(self.past.source(own, later))
+
     @cached_property
     def _selection_problem(self) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
         return selection_problem(
             self.past.left(self.population),
             self.training,
             contract=self.contract,
-            noise_model=self.fixed_cohorts.noise_model,
+            noise_model=self.participation.fixed.noise_model,
         )
 
     @property
@@ -386,18 +365,18 @@ class Plan:
 
     def events(self, client: int, *, draws: int, reports: int) -> History:
         """The events of this plan alone, of a client that was drawn and asked so often."""
-        parts = [(self.noise.multipliers, self.sampling_rates, draws * self.training.local_steps)]
-        if self.reports.are_private:
-            parts.append((self.reports.multipliers, self.report_rates, reports))
+        each = self.training.local_steps
+        parts = [(self.noise.multipliers, self.sampling_rates, draws * each, each)]
+        parts += [(*one, 1) for one in self.reports.releases(self.report_rates, reports)]
         return History(
             tuple(
-                Event(
+                Event.of(
                     noise_multiplier=float(noise[client]),
                     sampling_rate=float(rate[client]),
                     steps=steps,
-                    **self.contract.sampling,
+                    **self.contract.sampling(together),
                 )
-                for noise, rate, steps in parts
+                for noise, rate, steps, together in parts
                 if steps > 0 or not np.isnan(noise[client])
             )
         )
@@ -440,7 +419,7 @@ class Plan:
         chosen = np.arange(len(self.population)) if clients is None else clients
         made = np.asarray(draws, dtype=np.int64)[chosen]
         asked = np.zeros_like(made) if reports is None else np.asarray(reports)[chosen]
-        drawn, charged = self.charged(made, asked, chosen)
+        drawn, charged = self.participation.charged(made, asked, chosen)
         public = self.population.public[chosen]
         spent = np.where(public, np.nan, 0.0)
         composed = self.has_past[chosen] | ((charged > 0) & ~public)
@@ -456,8 +435,7 @@ class Plan:
             if key not in known:
                 known[key] = _bounded_epsilon(*key, method)
             spent[row] = known[key]
-        if self.reports.are_raw:
-            spent[asked > 0] = np.nan
+        spent[self.reports.unbounded(asked)] = np.nan
         return spent
 
     def _spent_in_draws(self, drawn: IntArray, clients: IntArray, method: str) -> FloatArray:
@@ -487,7 +465,7 @@ class Plan:
                 delta=self.population.delta[clients],
                 sampling_rate=self.sampling_rates[clients],
                 steps=steps,
-                **self.contract.sampling,
+                **self.contract.sampling(self.training.local_steps),
                 method=method,
             )
         )
@@ -506,28 +484,13 @@ class Plan:
             >>> plan.charged_history(0, draws=2).steps
             2
         """
-        if self.population.public[client] or (self.reports.are_raw and reports > 0):
+        made, told, one = np.array([draws]), np.array([reports]), np.array([client])
+        if self.population.public[client] or self.reports.unbounded(told).any():
             return None
         if draws == 0 and reports == 0:
             return self.histories[client] if self.histories else History()
-        one = np.array([client])
-        drawn, asked = self.charged(np.array([draws]), np.array([reports]), one)
+        drawn, asked = self.participation.charged(made, told, one)
         return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
-
-    def charged(
-        self, drawn: IntArray, asked: IntArray, clients: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        """Draws and reports that clients at these positions are charged for.
-
-        Those that were made; the caps of a client that took part where numbers follow from outputs.
-        """
-        if not self.participation.depends_on_outputs:
-            return drawn, asked
-        took_part = (drawn > 0) | (asked > 0)
-        return (
-            np.where(took_part, np.maximum(drawn, self.counts[clients]), 0),
-            np.where(took_part, np.maximum(asked, self.reports.caps[clients]), 0),
-        )
 
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
@@ -567,8 +530,8 @@ class Plan:
 
     def _planned_epsilon(self, clients: IntArray, method: str) -> FloatArray:
         """What these clients will have spent; raw reports are certified by nothing."""
-        reports = self.reports.caps if self.reports.are_private else None
-        return self.spent_epsilon(self.counts, reports, clients=clients, method=method)
+        planned = self.reports.planned
+        return self.spent_epsilon(self.counts, planned, clients=clients, method=method)
 
     def _verify_said(self, found: FloatArray, method: str, when: str = "") -> None:
         """Refuse a plan that says less than was found, of ``_held``, or than each alone spends."""
@@ -649,8 +612,8 @@ class Plan:
 
         return read_plan(Path(path))
 
-    def explain(self, client: str) -> Explanation:
-        """Why this client has this probability and this noise, in words and numbers."""
+    def explain(self, client: str) -> ClientExplanation:
+        """Why this client has this probability or cap and this noise, in words and numbers."""
         from dpcohort.explain import explain_client
 
         return explain_client(self, client)
@@ -739,9 +702,10 @@ def make_plan(
     multipliers, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
-        sampling_rates=population.sampling_rates(training),
+        sampling_rates=contract.sampler.rates(population.sizes, population.batches(training)),
         steps=schedule.counts * training.local_steps,
         contract=contract,
+        local_steps=training.local_steps,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
         past=past.histories(population),

@@ -22,15 +22,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from importlib.machinery import PathFinder
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort.errors import DpcohortError, InputError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 __all__ = [
     "FILLED",
@@ -40,6 +38,7 @@ __all__ = [
     "announced",
     "check_members",
     "check_settings",
+    "find_features",
     "find_rule",
     "full_name",
     "is_foreign",
@@ -62,7 +61,10 @@ __all__ = [
 ]
 
 
-Kind = Literal["selection", "adaptive", "aggregation", "optimiser", "model", "data", "loss"]
+Kind = Literal[
+    "selection", "adaptive", "aggregation", "optimiser", "local-step",
+    "model", "features", "data", "loss",
+]  # fmt: skip
 KINDS = get_args(Kind)
 
 #: Classes whose subclasses are of a kind without a mark. By name: none is loaded to compare.
@@ -71,7 +73,9 @@ _BASES = {
     "adaptive": "dpcohort.adaptive.rule:AdaptiveRule",
     "aggregation": "dpcohort.aggregation.rule:AggregationRule",
     "model": "torch.nn.modules.module:Module",
+    "features": "dpcohort.models.features:FixedFeatures",
     "optimiser": "torch.optim.optimizer:Optimizer",
+    "local-step": "dpcohort.engine.local_rule:LocalRule",
 }
 _MARK = "__dpcohort_plugin__"
 
@@ -83,6 +87,7 @@ _UNSAID = "not said"
 _SAME_KEY = {
     **dict.fromkeys(("selection", "adaptive"), ("selection", "adaptive")),
     "aggregation": ("aggregation",),
+    "features": ("features",),
 }
 
 #: Settings that a plan knows and fills in where they are not given.
@@ -182,23 +187,60 @@ def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[...
         return rule
     if isinstance(name, str) and is_named_function(name):
         return named_plugin(kind, name, label)
-    # Two packages may choose one name; which of them is meant, only the user knows.
+    _refuse_two(kind, name, f"{kind} rule")
+    choice(label, name, rule_names(kind))
+    return _load_announced(kind, name, label, "rule")
+
+
+def find_features(name: str) -> Callable[..., Any]:
+    """The class of fixed features that an installed package announces.
+
+    Args:
+        name: as announced in the group ``dpcohort.features``, or ``module:Class``.
+
+    Raises:
+        InputError: as `find_rule`.
+
+    Example:
+        >>> find_features("wavelets")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: features = 'wavelets' is not allowed: ...
+    """
+    if isinstance(name, str) and is_named_function(name):
+        return named_plugin("features", name)
+    known = sorted(announced("features"))
+    if name not in known:
+        step = did_you_mean(str(name), known)
+        if "oriented" not in known:
+            step = "dpcohort-lab has oriented and scattering: python -m pip install dpcohort-lab"
+        allowed = f"one of {', '.join(('none', *known))}, or module:Class"
+        raise InputError("features", given=name, allowed=allowed, next_step=step)
+    _refuse_two("features", name, "features")
+    return _load_announced("features", name, "features", "features")
+
+
+def _refuse_two(kind: str, name: str, what: str) -> None:
+    """Two packages may choose one name; which of them is meant, only the user knows."""
     entries = [entry for other in _SAME_KEY[kind] for entry in _entries(other)]
     places = sorted({entry.value for entry in entries if entry.name == name})
     if name not in _taken(kind) and len(places) > 1:
         raise InputError.because(
-            f"the {kind} rule {name!r} is announced by more than one package: "
+            f"the {what} {name!r} is announced by more than one package: "
             f"{', '.join(places)}. Name the one you mean as module:Class."
         )
-    found = announced(kind)[choice(label, name, rule_names(kind))]
+
+
+def _load_announced(kind: str, name: str, field: str, what: str) -> Callable[..., Any]:
+    entry = announced(kind)[name]
     try:
-        rule = found.load()
+        loaded = entry.load()
     except Exception as error:  # another package may fail in any way while it is imported
         raise InputError.because(
-            f"the rule {name!r} is announced as {found.value}, but loading that failed: "
+            f"the {what} {name!r} is announced as {entry.value}, but loading that failed: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return _of_kind(kind, label, name, rule)
+    return _of_kind(kind, field, name, loaded)
 
 
 def place_of(kind: str, name: str) -> str:
@@ -342,12 +384,12 @@ def _noun(kind: str) -> str:
 
 def _entries(kind: str) -> tuple[EntryPoint, ...]:
     """What is announced for a kind, whatever the name."""
-    return _entry_points(f"dpcohort.{kind}", _state_of_path())
+    return _entry_points(f"dpcohort.{kind}", tuple(map(_state_of_folder, sys.path)))
 
 
 def _taken(kind: str) -> set[str]:
     """Names of this package's rules that the same key of a config names."""
-    return {name for other in _SAME_KEY[kind] for name in RULES[other]}
+    return {name for other in _SAME_KEY[kind] for name in RULES.get(other, {})}
 
 
 def _warn_of_another(kind: str, name: str) -> None:
@@ -358,49 +400,16 @@ def _warn_of_another(kind: str, name: str) -> None:
 
 
 @lru_cache(maxsize=16)
-def _entry_points(group: str, state: tuple[object, ...]) -> tuple[EntryPoint, ...]:
-    """What is announced in a group; asking every installed package takes milliseconds each time."""
-    if not _any_announces(state):
-        return ()
-    from importlib import metadata  # takes longer to load than a small plan to make
-
+def _entry_points(group: str, path: tuple[object, ...]) -> tuple[EntryPoint, ...]:
+    """What is announced in a group; asking every installed package takes 20 ms each time."""
     return tuple(metadata.entry_points(group=group))
 
 
-@lru_cache(maxsize=16)
-def _any_announces(state: tuple[object, ...]) -> bool:
-    """Whether there may be an installed package that announces a rule; none is missed."""
-    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    return finders != [PathFinder] or any(_may_announce(Path(folder)) for folder in sys.path)
-
-
-def _may_announce(folder: Path) -> bool:
-    if not folder.is_dir():
-        return folder.exists()  # an archive of packages
-    for name in os.listdir(folder):
-        if name.endswith((".egg", ".egg-link")):
-            return True
-        if name.endswith((".dist-info", ".egg-info")):
-            try:
-                announced = os.path.join(folder, name, "entry_points.txt")
-                with open(announced, "rb", buffering=0) as file:
-                    groups = file.read()
-                if any(f"[dpcohort.{kind}]".encode() in groups for kind in RULES):
-                    return True
-            except OSError:  # most packages announce nothing
-                continue
-    return False
-
-
-def _state_of_path() -> tuple[object, ...]:
-    """Changes when a package is installed or removed, or another folder is searched."""
-    return tuple((os.path.abspath(folder), _changed_at(folder)) for folder in sys.path)
-
-
-def _changed_at(folder: str) -> int | None:
+def _state_of_folder(folder: str) -> tuple[object, ...]:
+    """Changes when a package is installed or removed."""
     with suppress(OSError):  # a path may name what is not there
-        return os.stat(folder or ".").st_mtime_ns
-    return None
+        return folder, os.stat(folder or ".").st_mtime_ns
+    return (folder,)
 
 
 def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -572,8 +581,9 @@ def plugin(kind: Kind) -> Callable[[Marked], Marked]:
 
     Args:
         kind: ``selection`` or ``adaptive`` (a class that is a rule), ``aggregation`` (a class),
-            ``optimiser`` (a class of a server optimiser), ``model`` (a function that returns a
-            module), ``data`` (one that returns a data set) or ``loss``.
+            ``optimiser`` (a class of a server optimiser), ``local-step`` (a class), ``model`` (a
+            function that returns a module), ``features`` (a class), ``data`` (a function that
+            returns a data set) or ``loss``.
 
     Raises:
         InputError: there is no such kind.

@@ -74,7 +74,7 @@ def test_shares_of_colluders_are_rounded_up_and_dropouts_taken_off(
 )
 def test_both_epsilons_are_those_of_the_noise_that_is_really_there(contract):
     plan = distributed_plan(contract)
-    distributed, honest = plan.distributed, contract.honest(6)
+    distributed, honest = plan.noise.pool, contract.honest(6)
     assert distributed.honest == honest
     assert plan.counts @ distributed.weights == pytest.approx(plan.training.total_draws)
     for k in np.flatnonzero(plan.drawn & ~PEOPLE.public):
@@ -106,14 +106,14 @@ def test_who_counts_on_nobody_has_the_plan_of_the_local_model(selection):
             Contract(trust="distributed", **trust), training=few, selection=selection
         )
         local = make_plan(PEOPLE, few, selection=selection, seed=4)
-        assert alone.distributed.honest == 1
-        assert (alone.distributed.weights[alone.drawn] == 1).all()
+        assert alone.noise.honest == 1
+        assert (alone.noise.weights[alone.drawn] == 1).all()
         assert alone.schedule.sha256 == local.schedule.sha256
         for column in ("noise_multipliers", "certified_epsilon"):
             np.testing.assert_array_equal(getattr(alone, column), getattr(local, column))
         np.testing.assert_array_equal(alone.certificate.alone_epsilon, local.certified_epsilon)
         own = np.nan_to_num(local.noise_multipliers) / local.batch_sizes
-        np.testing.assert_allclose(alone.distributed.shares, own, rtol=1e-15)
+        np.testing.assert_allclose(alone.noise.pool.shares, own, rtol=1e-15)
         assert alone.noise_to_clip == pytest.approx(local.noise_to_clip, rel=1e-12)
         alone.verify()
 
@@ -121,10 +121,10 @@ def test_who_counts_on_nobody_has_the_plan_of_the_local_model(selection):
 def test_where_a_client_may_not_be_drawn_twice_its_own_noise_follows_its_weight():
     plan = distributed_plan(Contract(trust="distributed", colluding=5))
     here = plan.drawn & ~PEOPLE.public
-    assert plan.distributed.weights.max() > plan.distributed.weights[here].min()
+    assert plan.noise.weights.max() > plan.noise.weights[here].min()
     assert plan.counts.max() <= SETTINGS.rounds
-    own = plan.noise_multipliers[here] * plan.distributed.weights[here] / plan.batch_sizes[here]
-    np.testing.assert_allclose(plan.distributed.shares[here], own, rtol=1e-12)
+    own = plan.noise_multipliers[here] * plan.noise.weights[here] / plan.batch_sizes[here]
+    np.testing.assert_allclose(plan.noise.pool.shares[here], own, rtol=1e-12)
 
 
 def test_a_distributed_plan_reads_back_and_a_local_one_has_nothing_of_it(plan, tmp_path):
@@ -228,7 +228,7 @@ def test_an_epsilon_alone_that_is_too_small_is_found_out(plan, tmp_path, method)
 
 
 def test_no_sum_wraps_around_and_every_record_has_22_bits(plan):
-    distributed, units = plan.distributed, 2**plan.distributed.exponent
+    distributed, units = plan.noise.pool, 2**plan.noise.pool.exponent
     here = distributed.weights > 0
     most = units / plan.alone_multipliers[here]
     assert 2**22 <= most.min() < 2**23
@@ -294,15 +294,15 @@ def test_who_must_be_drawn_without_being_wanted_has_a_little_weight():
         accountant=Contract(trust="distributed", colluding=3),
         seed=1,
     )
-    assert plan.distributed.honest == 1
-    assert plan.probabilities[0] == 0 < plan.distributed.weights[0] < 2**-9
-    local = plan.noise_multipliers * plan.distributed.weights / plan.batch_sizes
-    np.testing.assert_allclose(plan.distributed.shares, local, rtol=1e-12)
+    assert plan.noise.honest == 1
+    assert plan.probabilities[0] == 0 < plan.noise.weights[0] < 2**-9
+    local = plan.noise_multipliers * plan.noise.weights / plan.batch_sizes
+    np.testing.assert_allclose(plan.noise.pool.shares, local, rtol=1e-12)
     plan.verify()
 
 
 def earlier(honest, name=PEOPLE.ids[3]):
-    past = History((Event(noise_multiplier=12.0, sampling_rate=0.25, steps=30),))
+    past = History((Event.of(noise_multiplier=12.0, sampling_rate=0.25, steps=30),))
     return Segment(
         plan="a", ledger="b", rounds=30, source="seed", spent={name: past}, honest=honest
     )
@@ -319,8 +319,8 @@ def test_what_was_spent_before_counts_with_and_without_the_others(honest):
     fresh = plan.events(3, draws=draws, reports=0).epsilon(1e-5)
     assert fresh < both <= plan.certified_epsilon[3] * (1 + 1e-9) <= PEOPLE.epsilon[3] * 1.001
     z, own = float(plan.noise_multipliers[3]) / math.sqrt(5), 12.0 / math.sqrt(honest)
-    alone = History((Event(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
-        Event(noise_multiplier=z, sampling_rate=0.25, steps=draws)
+    alone = History((Event.of(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
+        Event.of(noise_multiplier=z, sampling_rate=0.25, steps=draws)
     )
     assert plan.certificate.alone_epsilon[3] == pytest.approx(alone.epsilon(1e-5), rel=1e-6)
     plan.verify()

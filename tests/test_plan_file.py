@@ -215,7 +215,7 @@ def test_an_adaptive_plan_reads_back_equal(tmp_path, rule):
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
     assert again == plan
-    assert again.adaptive.rule == plan.adaptive.rule
+    assert again.participation.rule == plan.participation.rule
     again.verify_unless_made_here()
 
 
@@ -264,9 +264,9 @@ def test_a_file_runs_no_rule_of_somebody_else(tmp_path):
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
     assert again == plan
-    assert isinstance(again.adaptive.rule, RecordedRule)
+    assert isinstance(again.participation.rule, RecordedRule)
     with pytest.raises(InputError, match="not part of dpcohort"):
-        again.adaptive.rule.ask(None)
+        again.participation.rule.ask(None)
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999"], ids=["long", "infinite"])

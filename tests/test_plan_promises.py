@@ -186,7 +186,7 @@ BROKEN = {
 )  # fmt: skip
 def test_broken_promises_are_named(plan, monkeypatch, certified, named):
     """Certificates as given, for a plan that draws everybody."""
-    if plan.adaptive is None:
+    if not plan.participation.deciding:
         cohorts = np.array([[1, 2], [3, 4], [5, 6]])
         plan = replace(
             plan,

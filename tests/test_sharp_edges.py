@@ -12,7 +12,9 @@ from dp_accounting.pld import privacy_loss_distribution
 
 from dpcohort.accounting import calibrate_noise
 
-PAGE = (Path(__file__).parents[1] / "docs" / "sharp-edges.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "concepts" / "sharp-edges.md").read_text(
+    encoding="utf-8"
+)
 _ROW = re.compile(r"^ *\| ([\d.]+); ([\d.]+); (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
 
 
@@ -34,7 +36,7 @@ def test_a_person_with_several_records_has_the_epsilon_that_the_page_says():
     delta = float(re.search(r"ε of one record at δ = (\S+);", PAGE)[1])
     assert len(rows) >= 3
     assert all(two > 2 * epsilon and ten > 10 * epsilon for epsilon, _, _, two, _, ten in rows)
-    assert "more than so many\n  times the ε" in PAGE
+    assert "more than that\n  multiple of ε" in PAGE
     for epsilon, rate, steps, *stated in rows:
         if rate == 1 or steps > 100:  # the others take long
             continue

@@ -154,8 +154,8 @@ def test_the_expected_noise_of_trust_is_that_of_the_plan():
     for outcome, colluding in ((half, 0.5), (none, 0)):
         contract = Contract(trust="distributed", colluding=colluding)
         plan = make_plan(people, training, accountant=contract, seed=0)
-        assert plan.distributed is not None
-        added = plan.distributed.share * np.sqrt(training.dimension / 8)
+        assert plan.noise.only_sums
+        added = plan.noise.pool.share * np.sqrt(training.dimension / 8)
         assert outcome.noise_to_clip == pytest.approx(added, rel=0.1)
 
 

@@ -339,9 +339,11 @@ def filled_cohort(view: RoundView, chosen: IntArray) -> IntArray:
     return np.concatenate([cohort, np.asarray(again, dtype=np.int64)])
 
 
-def rule_cohort(
-    rule: AdaptiveRule, view: RoundView, ask: Callable[[IntArray], Mapping[int, float]]
-) -> IntArray:
+#: Gets the reports of the given clients, by position.
+Ask = Callable[[IntArray], Mapping[int, float]]
+
+
+def rule_cohort(rule: AdaptiveRule, view: RoundView, ask: Ask) -> IntArray:
     """The cohort of a round: the rule says whom to ask, gets their answers, and chooses.
 
     Args:

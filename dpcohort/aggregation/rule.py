@@ -40,7 +40,9 @@ class Cohort:
         weights: factor on each draw's mean gradient where noise is distributed; None where it is
             not.
         shares: noise that each draw adds to the sum of all, in units of C, where noise is
-    distributed.
+            distributed.
+        controls: [draws, D], what a rule corrects each draw's local steps by, from noisy updates
+            of earlier rounds; None without such a rule.
     """
 
     round: int
@@ -51,6 +53,7 @@ class Cohort:
     noise_stds: FloatArray
     weights: FloatArray | None = None
     shares: FloatArray | None = None
+    controls: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.clients.size)

@@ -32,10 +32,12 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Contract
 from dpcohort.accounting.distributed import NoiseShares
+from dpcohort.accounting.sampler import Sampler
 from dpcohort.audit.claims import Finding
 from dpcohort.audit.noise import correlations, unlike_normal
 from dpcohort.clients import Population
 from dpcohort.plan import Plan, make_plan
+from dpcohort.planning.noise import DistributedNoise
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
 
@@ -80,7 +82,17 @@ class DistributedClaim:
     @classmethod
     def of(cls, plan: Plan | DistributedClaim) -> DistributedClaim:
         """What this plan, or whoever trains by such a claim, claims."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
+        columns = {f.name: getattr(plan, f.name) for f in fields(cls) if f.name != "distributed"}
+        return cls(**columns, distributed=plan.noise.pool)
+
+    @property
+    def noise(self) -> DistributedNoise:
+        """Multipliers and shares, as engines take them."""
+        return DistributedNoise(
+            multipliers=self.noise_multipliers,
+            lifted=np.zeros(len(self.population), dtype=np.bool_),
+            pool=self.distributed,
+        )
 
     @property
     def honest(self) -> int:
@@ -120,9 +132,9 @@ class DistributedClaim:
 
     def with_all_records(self) -> DistributedClaim:
         """The same with every record in every batch: fixed batches leave no record over."""
-        if self.contract.sampler == "poisson":
-            return replace(self, sampling_rates=np.ones(len(self.population)))
-        return replace(self, population=public_clients(self.batch_sizes))
+        if self.contract.sampler.has_constant_batches:
+            return replace(self, population=public_clients(self.batch_sizes))
+        return replace(self, sampling_rates=np.ones(len(self.population)))
 
 
 def public_clients(sizes: IntArray) -> Population:
@@ -132,12 +144,12 @@ def public_clients(sizes: IntArray) -> Population:
     )
 
 
-def example_plan(sampler: str = "poisson", clip: float = 1.0) -> Plan:
+def example_plan(sampler: str | Sampler = "poisson", clip: float = 1.0) -> Plan:
     """A small plan with distributed noise to audit a training by: budgets far apart, one public.
 
     Example:
         >>> plan = example_plan()
-        >>> plan.distributed.honest, plan.training.cohort_size
+        >>> plan.noise.honest, plan.training.cohort_size
         (3, 5)
     """
     return make_plan(

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
 from dpcohort.accounting.distributed import NoiseShares
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
 from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
@@ -59,7 +60,8 @@ from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.models import check_trainable, precompute_features
-from dpcohort.planning.participation import Reports
+from dpcohort.planning.noise import LocalNoise
+from dpcohort.planning.reports import Reports
 from dpcohort.plugins import named_function, telling
 from dpcohort.runs.chooser import LossMeter, ReportHandler
 from dpcohort.schedule import Schedule
@@ -83,6 +85,7 @@ def step_plan(
 ) -> Any:
     """The least a plan can be: cohorts and noise as told, every client with as many records."""
     clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
+    multipliers = np.full(clients, claim.noise_multiplier)
     return SimpleNamespace(
         training=Training(
             rounds=rounds,
@@ -94,9 +97,10 @@ def step_plan(
         schedule=Schedule(cohorts=cohorts, clients=clients),
         contract=Contract.of("tight", claim.sampler),
         population=public_clients(np.full(clients, size)),
-        noise_multipliers=np.full(clients, claim.noise_multiplier),
+        noise_multipliers=multipliers,
+        noise=LocalNoise(multipliers=multipliers, lifted=np.zeros(clients, dtype=np.bool_)),
         batch_sizes=np.full(clients, batch_size, dtype=np.int64),
-        sampling_rates=np.full(clients, batch_size / size),
+        sampling_rates=claim.sampler.rates(np.full(clients, size), np.full(clients, batch_size)),
     )
 
 
@@ -310,7 +314,7 @@ def _distributed_claim(
         noise_multipliers=multipliers,
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,
-        sampling_rates=batches / sizes,
+        sampling_rates=claim.sampler.rates(sizes, batches),
         distributed=NoiseShares(
             weights=weights,
             shares=np.full(sizes.size, share),
@@ -389,7 +393,8 @@ class GuardUnderTest:
         )
         weights = np.full(dimension, hostile_start(self._hostile), dtype=np.float32)
         lattice = Lattice(claim.noise_multiplier, claim.clip)
-        batches = (claim.sampler, batch_size / size, batch_size)
+        rate = float(claim.sampler.rates(np.array([size]), np.array([batch_size]))[0])
+        batches = (claim.sampler, rate, batch_size)
         updates = [
             training.update(weights, lattice, batches, [1.0] * local_steps)
             for _ in range(cohorts.size)
@@ -477,7 +482,7 @@ class ModelsUnderTest:
         model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
         public = size // 2  # what sums are divided by; they are multiplied by it again
         plan = step_plan(
-            Claim(sampler="poisson"),
+            Claim(sampler=sampler_of("poisson")),
             cohorts=np.zeros((1, 1), dtype=np.int64),
             size=size,
             batch_size=public,
@@ -498,7 +503,7 @@ class ModelsUnderTest:
         streams, loss = Streams(None, dice), task.loss_on(self.device)
         if self.place == "reports":
             caps = np.ones(1, dtype=np.int64)
-            plan.reports = Reports(caps=caps, multipliers=np.ones(1), terms=_REPORTED)
+            plan.reports = Reports.of(_REPORTED, caps, np.ones(1))
             start = FlatLayout(model).flatten(model).to(self.device)
             meter = LossMeter(model, records, loss=loss)
             handler = ReportHandler(plan, meter, streams=streams)
@@ -549,7 +554,7 @@ class ModelsUnderTest:
         terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_said(case))
         start = FlatLayout(model).flatten(model).numpy()
         training = LocalTraining(terms, GuardedData(inputs, labels, ""), dice, module=model)
-        batches = ("poisson", 0.5, public)
+        batches = (sampler_of("poisson"), 0.5, public)
         if self.place == "guard":
             lattice = Lattice(1.0, 1.0)
             return _drawing(dice, lambda: training.update(start, lattice, batches, [1.0]), public)

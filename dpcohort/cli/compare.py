@@ -182,13 +182,16 @@ def _load_groups(
 def _train_grid(
     config: Config, seeds: int, out: Path | None, device: str | None, *, quiet: bool
 ) -> dict[str, Sequence[Run]]:
+    from dpcohort.runs.callbacks import EachRound
     from dpcohort.runs.training import train_grid
 
-    def show(name: str, done: int, total: int, runs: Sequence[Run]) -> None:
+    def show(done: int, runs: Sequence[Run]) -> None:
+        name, total = runs[0].settings["label"], runs[0].plan.training.rounds
         if not quiet and (done == total or done % max(1, total // 10) == 0):
             tested, metric = [run.test.score for run in runs if run.has_test], runs[0].metric
             mean = sum(tested) / len(tested) if tested else 0.0
             score = f"  {metric.words} {metric.text(mean)}" if tested else ""
             console.print(f"{name}: round {done}/{total}{score}")
 
-    return {**train_grid(config, seeds=seeds, out=out, device=device, on_round=show)}
+    shown = EachRound(seeds, show, lambda run: run.settings["label"])
+    return {**train_grid(config, seeds=seeds, out=out, device=device, callbacks=[shown])}

@@ -108,6 +108,7 @@ def _trained(
     config: Config, out: Path, seeds: int, *, quiet: bool
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
     """All settings and seeds side by side, all written down: a report has the same numbers."""
+    from dpcohort.runs.callbacks import EachRound
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_side_by_side
 
@@ -142,7 +143,7 @@ def _trained(
                 shown = ", ".join(f"{100 * mean:.0f} %" for mean in means)
                 console.print(f"round {done}: accuracy {shown}")
 
-        runs = train_side_by_side(jobs, outs=places, on_round=show)
+        runs = train_side_by_side(jobs, outs=places, callbacks=[EachRound(len(jobs), show)])
     return grouped(runs), folders
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.accounting.distributed import agreeing_members, trust_terms
 from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
@@ -31,7 +30,7 @@ from dpcohort.cli.terminal import (
     typed_here,
 )
 from dpcohort.errors import InputError
-from dpcohort.plain_text import counted, one_line
+from dpcohort.plain_text import one_line
 from dpcohort.report.plan_summary import plan_table, plan_values
 from dpcohort.runs.configured import (
     configured_data,
@@ -43,8 +42,7 @@ from dpcohort.runs.success import plan_warnings
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.explain import ClientExplanation, Scenario
-    from dpcohort.plan import Plan
+    from dpcohort.explain import Scenario
 
 
 def plan(
@@ -104,30 +102,11 @@ def plan(
     for words in plan_warnings(made):
         say(f"WARNING: {words}", style="yellow")
     say_never_drawn(made)
-    _say_undeployable(made)
+    for words in made.noise.notes(made.contract, made.training.cohort_size):
+        say(words)
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")
-
-
-def _say_undeployable(made: "Plan") -> None:
-    """That members may collude or vanish in numbers with which no masked sum is agreed on."""
-    if made.distributed is None:
-        return
-    trust = trust_terms(made.contract, made.training.cohort_size)
-    members, colluding = trust["cohort_size"], trust["colluding"]
-    most = members - agreeing_members(members, colluding)
-    if trust["honest"] < 2:
-        say(
-            "note: for simulations only: each client counts on its own noise alone, so that masked "
-            "sums buy nothing. To deploy it set privacy.trust=local."
-        )
-    elif trust["dropouts"] > most:
-        say(
-            f"note: for simulations only: where {colluding} of {members} may collude, masked sums "
-            f"stand at most {counted(most, 'drop-out')}. To deploy it lower privacy.dropouts or "
-            "privacy.colluding, or raise training.cohort_size."
-        )
 
 
 def explain(
@@ -170,7 +149,7 @@ def explain(
             f"{source} {client}"
         )
     source = plan_place(source)
-    from dpcohort.explain import explain_adaptive_client, explain_client
+    from dpcohort.explain import explain_client
     from dpcohort.selection.rules import rule_from_settings
 
     rule = None
@@ -181,16 +160,7 @@ def explain(
         made = configured_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
-    explanation: ClientExplanation
-    if made.adaptive is None:
-        explanation = explain_client(made, client, larger_epsilon=epsilon, rule=rule)
-    elif epsilon is None:
-        explanation = explain_adaptive_client(made, client)
-    else:
-        raise InputError.because(
-            f"--epsilon asks for another probability, and {made.rule} has none before "
-            "the training: it chooses each cohort then."
-        )
+    explanation = explain_client(made, client, larger_epsilon=epsilon, rule=rule)
     if as_json:
         print_json(explanation.to_dict())
     else:
@@ -337,11 +307,6 @@ def _scenario_of(
         config.with_overrides(distributed)  # refuses what goes with local trust alone
         return _scenario(config)
     made = plan_from(source, clients, changes)
-    if made.adaptive is not None:
-        raise InputError.because(
-            f"the rule {made.rule} chooses each cohort from updates, and a distributed sum "
-            "has none; trust can be compared for planned rules."
-        )
     return Scenario.of(made)
 
 

@@ -22,7 +22,7 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.clients import Population
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -142,14 +142,14 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
     was = {name: k for k, name in enumerate(old.population.ids)}
     now = {name: k for k, name in enumerate(new.population.ids)}
     wanted = set(asked.ids)
-    known = {name for segment in new.before for name in segment.spent}
-    known |= {name for charge in new.paid.charges for name in charge.spent}
+    known = {name for segment in new.past.segments for name in segment.spent}
+    known |= {name for charge in new.past.paid.charges for name in charge.spent}
 
     def change(name: str) -> str:
         if name not in was:
             return "comes back" if name in known else "joins"
         k, words = asked.index_of(name), []
-        promised = old.paid.whole(old.population, was[name])
+        promised = old.past.paid.whole(old.population, was[name])
         then = (promised[0], float(old.population.sizes[was[name]]), promised[1])
         asked_now = (float(asked.epsilon[k]), float(asked.sizes[k]), float(asked.delta[k]))
         for shown, one, other in zip(("epsilon", "records", "delta"), then, asked_now, strict=True):
@@ -159,9 +159,9 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
 
     found = []
     for name in (*now, *(name for name in was if name not in now)):
-        k, paid = now.get(name), new.paid.to(name)[0]
+        k, paid = now.get(name), new.past.paid.to(name)[0]
         row: dict[str, Any] = {"client": name, "epsilon": None, "spent": None, "draws": 0}
-        past = past_of(new.before, name)
+        past = past_of(new.past.segments, name)
         if k is None:
             row["change"] = "exhausted, leaves" if name in wanted else "leaves"
             delta = float(old.population.delta[was[name]])
@@ -173,8 +173,8 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
             row["draws"] = int(new.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
             row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
-            if new.distributed is not None:
-                row["alone_epsilon"] = float(new.certificate.alone_epsilon[k]) + paid
+            worst = new.certificate.worst_case()
+            row |= {title: float(column[k]) + paid for title, column in worst.items()}
         if delta == delta and (past.steps or paid):
             row["spent"] = paid + (past.epsilon(delta) if past.steps else 0.0)
         if paid:
@@ -187,7 +187,7 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
     from rich.text import Text
 
     table = new_table("client", "change", close=True, overflow="fold")
-    alone = [] if plan.distributed is None else ["alone"]
+    alone = ["alone" for _ in plan.certificate.worst_case()]
     for title in ("epsilon", "spent", "in the end", *alone, "draws", "noise z"):
         table.add_column(title, justify="right", no_wrap=True)
     order = sorted(changes, key=lambda row: row["change"] == "stays")
@@ -210,9 +210,9 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
         say("Spent includes what was paid beside the rounds: estimates of bounds, tuning.")
     if alone:
         say("Alone: what is spent in the end if all others collude with the server.")
-    many = "run" if len(plan.before) == 1 else "runs"
+    runs = counted(len(plan.past.segments), "run")
     say(
-        f"{plan.training.rounds} more rounds after {len(plan.before)} {many}; every epsilon is "
-        "certified over all of them. It holds where who leaves, joins or changes was not decided "
-        "from what the training gave out."
+        f"{plan.training.rounds} more rounds after {runs}; every epsilon is certified over all of "
+        "them. It holds where who leaves, joins or changes was not decided from what the training "
+        "gave out."
     )

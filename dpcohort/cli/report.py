@@ -288,18 +288,9 @@ def _plan_figure(name: str, plans: Mapping[str, tuple[Plan, IntArray | None]]) -
     ((title, (plan, draws)),) = plans.items()
     if name == "noise":
         return figures.noise_figure(plan)
-    rule, people = plan.rule, plan.population
-    if plan.adaptive is None:
-        panels = {rule: plan.selection.probabilities, "unbiased": people.unbiased}
-        return figures.selection_figure(people, panels)
-    if draws is None:
-        raise InputError.because(
-            f"{rule} chooses each cohort during the training, so the plan {title} has "
-            "no probabilities. Draw this figure of the run: it shows who was drawn."
-        )
-    # Cohorts were chosen on the way: shares of the draws.
-    panels = {f"{rule}, as drawn": draws / max(1, int(draws.sum())), "by size": people.unbiased}
-    return figures.selection_figure(people, panels, scale_name="share of draws")
+    people = plan.population
+    panels, scale_name = plan.participation.shares(draws, people.unbiased, title)
+    return figures.selection_figure(people, panels, scale_name=scale_name)
 
 
 def _eta(word: str) -> float | str:

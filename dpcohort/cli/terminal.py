@@ -77,7 +77,7 @@ def say_unnamed_charge(words: str | None, *, private: bool) -> None:
 
 def say_never_drawn(plan: Plan) -> None:
     """Say in one line how many clients a plan never draws, and why."""
-    if plan.adaptive is not None or plan.drawn.all():
+    if plan.drawn.all():
         return
     never, chosen = ~plan.drawn, plan.selection
     is_one = int(never.sum()) == 1

@@ -117,7 +117,7 @@ def train(
             plan=frozen,
             after=after,
         )
-        words = unnamed_charge(config, job.plan.population.ids, job.plan.paid.charges)
+        words = unnamed_charge(config, job.plan.population.ids, job.plan.past.paid.charges)
         say_unnamed_charge(words, private=private_entropy)
         unused = job.partition.records - job.partition.indices.size
         if after is not None and data.clients is None and unused and not as_json:
@@ -143,11 +143,8 @@ def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
     from dpcohort.plan import Plan
 
     found = Plan.load(path)
-    if found.before and seeds > 1:
-        raise InputError.because(
-            "a plan that goes on from a run is trained once: several seeds would spend what is "
-            "left several times. Use one seed."
-        )
+    if seeds > 1:
+        found.past.refuse_seeds()
     planned, asked = asdict(found.training), asdict(config.training)
     given = config.values.get("training", {})
     # A dimension that is wrong is refused. What a promise means is told even where it is unsaid.
@@ -422,9 +419,7 @@ def round_sentence(record: RoundRecord, run: Run) -> str:
     score = "" if found is None else f"  {metric.words} {metric.text(found.score)}"
     added = added_noise(record, run)
     low, high = min(added), max(added)
-    noise = f"noise {low:.3g} to {high:.3g}"
-    if run.plan.distributed is not None:
-        noise = f"shares of noise {low:.3g}" + (f" to {high:.3g}" if low < high else "")
+    noise = f"{run.plan.noise.word} {run.plan.noise.span(low, high)}"
     names = [run.plan.population.ids[client] for client in record.clients]
     shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
     return f"round {record.round + 1}/{total}{score}  {noise}  {shown}"
@@ -453,11 +448,9 @@ def _rows() -> Table:
 
 def _cohort(record: RoundRecord, run: Run) -> Table:
     table = _rows()
-    distributed, kind, levels = run.plan.distributed, "noise", list(record.noise_stds)
-    if distributed is not None:  # all add the same noise, and speak more or less loudly
-        kind, levels = "weight", [float(distributed.weights[client]) for client in record.clients]
+    kind, levels = run.plan.noise.levels(record.clients, record.noise_stds)
     largest = max(levels) or 1.0
-    pairs = sorted(zip(levels, record.clients, strict=True), reverse=distributed is not None)
+    pairs = sorted(zip(levels, record.clients, strict=True), reverse=run.plan.noise.only_sums)
     for level, client in pairs[:_COHORT]:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"

@@ -20,11 +20,11 @@ from dpcohort._validate import Bounds, choice, did_you_mean, number, whole_numbe
 from dpcohort.accounting.contract import (
     AccountantName,
     Guard,
-    Neighbours,
     NoiseModel,
-    Sampler,
     Trust,
 )
+from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.samplers import SamplerName
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
@@ -103,7 +103,7 @@ class PrivacySection(Section):
     """The keys of [privacy]."""
 
     accountant: AccountantName = "tight"
-    sampler: Sampler | None = None
+    sampler: SamplerName | None = None
     neighbours: Neighbours | None = None
     guard: Guard = "refuse"
     trust: Trust = "local"
@@ -178,6 +178,8 @@ class OptimiserSection(Section):
     server_momentum: float = _bounded(0.0, at_least=0, below=1)
     server: str = ""
     server_settings: dict[str, Any] = Field(default_factory=dict)
+    local: str = ""
+    local_settings: dict[str, Any] = Field(default_factory=dict)
     average_decay: float | None = _bounded(None, at_least=0, below=1)
 
 
@@ -502,8 +504,10 @@ def check_optimiser(section: OptimiserSection) -> None:
         if section.server and key in section.model_fields_set:
             words = f'is of the plain step; server = "{section.server}" has its own: '
             raise InputError.about(key, words + "server_settings = { lr = ... }.")
-    if section.server_settings and not section.server:
-        raise InputError.about("server_settings", 'goes with server, as in server = "adam".')
+    for key, example in (("server", "adam"), ("local", "fedprox")):
+        if getattr(section, f"{key}_settings") and not getattr(section, key):
+            words = f'goes with {key}, as in {key} = "{example}".'
+            raise InputError.about(f"{key}_settings", words)
     check_bounds(section)
 
 

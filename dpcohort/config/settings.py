@@ -597,7 +597,7 @@ def _build(
 #: Where a configuration may name code.
 _THIRD_PARTY = (
     *(("selection", "rule"), ("aggregation", "rule"), ("data", "name"), ("model", "name")),
-    *(("task", "loss"), ("optimiser", "server")),
+    *(("task", "loss"), ("optimiser", "server"), ("optimiser", "local")),
 )
 
 

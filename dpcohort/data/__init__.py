@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpcohort.data.load import check_dataset as check_dataset
     from dpcohort.data.load import describe_datasets as describe_datasets
     from dpcohort.data.load import load_dataset as load_dataset
+    from dpcohort.data.load import user_cache as user_cache
     from dpcohort.data.partition import Partition as Partition
     from dpcohort.data.partition import column_partition as column_partition
     from dpcohort.data.partition import dirichlet_partition as dirichlet_partition
@@ -39,7 +40,10 @@ __all__, __getattr__, __dir__ = names_on_use(
     __name__,
     dataset="Dataset Normalisation dataset_from_arrays",
     fetch="fetch_dataset",
-    load="DATASET_NAMES DatasetRow FileStatus check_dataset describe_datasets load_dataset",
+    load=(
+        "DATASET_NAMES DatasetRow FileStatus check_dataset describe_datasets load_dataset "
+        "user_cache"
+    ),
     partition=(
         "Partition column_partition dirichlet_partition join_clients load_partition "
         "paper_partition public_split save_partition"

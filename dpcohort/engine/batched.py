@@ -50,6 +50,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
+from dpcohort.accounting.sampler import WordArray
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.counter_noise import AVAILABLE as DRAWS_BATCHES
@@ -71,7 +72,6 @@ from dpcohort.engine.experiment import (
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import (
-    WordArray,
     draw_names,
     first_words,
     pad_batches,
@@ -169,7 +169,8 @@ class BatchedEngine(Engine):
             and all(experiment.only_sum_counts for experiment in experiments)
         )
         self._device_draws: DeviceDraws | None = None
-        if not on_cpu and not self._is_private:
+        corrected = any(one.optimiser.local is not None for one in experiments)
+        if not on_cpu and not self._is_private and not corrected:
             indices, self._starts = _indices_of(experiments)
             self._most_records = max(int(one.records.sizes.max()) for one in experiments)
             self._device_draws = DeviceDraws(
@@ -282,7 +283,7 @@ class BatchedEngine(Engine):
 
     def _named_batches(self, cohorts: Sequence[Cohort], step: int) -> NamedBatches | None:
         """Batches for the device to draw; None where it cannot, and where one cannot be drawn."""
-        fixed = all(one.plan.contract.sampler == "fixed" for one in self._experiments)
+        fixed = all(one.plan.contract.sampler.has_constant_batches for one in self._experiments)
         batch_size = int(cohorts[0].batch_sizes[0])
         alike = all(np.all(cohort.batch_sizes == batch_size) for cohort in cohorts)
         if not (self._device.type == "cuda" and DRAWS_BATCHES and fixed and alike):
@@ -329,7 +330,7 @@ class BatchedEngine(Engine):
     def _uses_all_records(self, number: int, cohort: Cohort) -> bool:
         plan = self._experiments[number].plan
         rates = np.asarray(plan.sampling_rates)[cohort.clients]
-        return plan.contract.sampler == "poisson" and bool(np.all(rates == 1))
+        return plan.contract.sampler.takes_all(rates)
 
     def _joined_pass(
         self, numbers: tuple[int, ...], cohorts: Sequence[Cohort], orders: Sequence[IntArray],
@@ -339,7 +340,7 @@ class BatchedEngine(Engine):
         multiple = _WIDTH_MULTIPLE
         for number in numbers:
             plan = self._experiments[number].plan
-            fixed = plan.contract.sampler == "fixed" or self._uses_all_records(
+            fixed = plan.contract.sampler.has_constant_batches or self._uses_all_records(
                 number, cohorts[number]
             )
             if not fixed or np.ptp(plan.batch_sizes) > 0:  # a round is seldom as wide as another
@@ -442,7 +443,9 @@ class BatchedEngine(Engine):
         turns = [[turns_to_add_to(row[None]) for row in rows] for rows in updates]
         for draw in self._parts_in_order(cohorts):
             rows = turns[draw.number]
-            alone = self._local_steps > 1 and not self._has_partial_sums(draw.number)
+            corrected = draw.experiment.optimiser.local is not None
+            several = self._local_steps > 1 and not self._has_partial_sums(draw.number)
+            alone = several or corrected
             yield [draw], None if alone else next(rows[draw.position % len(rows)])
 
     def _parts_in_order(self, cohorts: Sequence[Cohort]) -> Iterator[Draw]:
@@ -451,6 +454,8 @@ class BatchedEngine(Engine):
         for e, cohort in enumerate(cohorts):
             count = self._row_count(e, len(cohort))
             parts = [self._parts(int(size)) for size in cohort.batch_sizes]
+            if self._experiments[e].optimiser.local is not None:  # a correction is of the whole
+                parts = [[(0, None)] for _ in parts]
             for first in range(0, len(cohort), PARTIAL_SUMS):
                 block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
                 for k in range(max(len(parts[i]) for i in block)):
@@ -590,6 +595,11 @@ class BatchedEngine(Engine):
             else:
                 self._add_sums(network, draws, step, weights, total)
                 self._scale_and_add_noise(draws, step, total)
+            for row, draw in enumerate(draws):
+                at = weights[row * weights.shape[0] // len(draws)]
+                correction = draw.correction(at, parameters[draw.number])
+                if correction is not None:
+                    total[row].add_(correction, alpha=draw.step_size(step))
             if step > 0:
                 moved += total
 

@@ -40,6 +40,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -47,13 +48,14 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
-from dpcohort.accounting.distributed import NoiseShares, common_lattice
+from dpcohort.accounting.distributed import common_lattice
+from dpcohort.accounting.sampler import Batches
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import Streams, draw_fixed_batches, draw_positions, noise_std
+from dpcohort.engine.randomness import Streams, draw_batches, draw_fixed_batches, noise_std
 from dpcohort.engine.rounds import (
     EngineState,
     Evaluator,
@@ -70,8 +72,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 
-#: What dividing and multiplying again may lose of a noise multiplier.
-_ROUNDING = 1e-9
 #: In the place of a client: the noise is that of a whole cohort.
 _ALL_MEMBERS = -1
 
@@ -103,17 +103,23 @@ class Experiment:
     adds_row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.distributed is not None and type(self.aggregation) is not Mean:
-            raise InputError.because(
-                f"{type(self.aggregation).__name__} needs single updates, and where trust is "
-                "distributed the server sees their sum only. Use the aggregation mean."
-            )
-        if self.distributed is not None and self.plan.training.local_steps > 1:
-            raise InputError(
-                "local_steps",
-                given=self.plan.training.local_steps,
-                allowed="1 with distributed trust: between two steps there is no noise of others",
-            )
+        if type(self.aggregation) is not Mean:
+            what = f"the aggregation {type(self.aggregation).__name__} needs single updates"
+            self.plan.noise.refuse_single_updates(what, "the aggregation mean")
+        self.plan.noise.check_local_steps(self.plan.training.local_steps)
+        if (local := self.optimiser.local) is not None:
+            if self.only_sum_counts:
+                kind = "merged_noise" if self.merged_noise else "distributed noise"
+                raise InputError.because(
+                    f"the local rule {local.name} corrects single draws by their noisy updates, "
+                    f"and with {kind} these lack the noise of their last step. Leave one of them "
+                    "out."
+                )
+            if self.plan.training.local_steps == 1 and not local.first_step:
+                raise InputError.because(
+                    f"the local rule {local.name} corrects the steps after the first, and "
+                    "training.local_steps is 1. Take more local steps, or leave the rule out."
+                )
         if self.releases_sums:  # what no lattice holds is refused before anything is computed
             for t in range(len(self.plan.schedule.cohorts)):
                 _common_lattice(cohort_of(self.plan, t), self.plan)
@@ -121,19 +127,14 @@ class Experiment:
             refuse_unmergeable(self.streams, self.aggregation)
 
     @property
-    def distributed(self) -> NoiseShares | None:
-        """Weights and shares of noise where trust is distributed."""
-        return getattr(self.plan, "distributed", None)
-
-    @property
     def only_sum_counts(self) -> bool:
         """Whether updates come without the noise of their last step, which their sum gets once."""
-        return self.merged_noise or self.distributed is not None
+        return self.merged_noise or self.plan.noise.only_sums
 
     @property
     def releases_sums(self) -> bool:
         """Whether only the sum of a cohort's updates, with its noise, leaves the engine."""
-        return self.distributed is not None and not self.streams.is_reproducible
+        return self.plan.noise.only_sums and not self.streams.is_reproducible
 
     @property
     def server_step(self) -> ServerStep:
@@ -219,11 +220,7 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
             next_step="Make the plan again: the schedule and the noise do not belong together.",
         )
     batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
-    distributed: NoiseShares | None = getattr(plan, "distributed", None)
-    weights = shares = None
-    if distributed is not None:
-        weights, shares = distributed.weights[clients], distributed.shares[clients]
-        _check_distributed(clients, multipliers * weights / batches, shares, distributed.honest)
+    weights, shares = plan.noise.draw_terms(clients, batches)
     return Cohort(
         round=round,
         clients=clients,
@@ -234,30 +231,6 @@ def cohort_of(plan: Plan, round: int, clients: IntArray | None = None) -> Cohort
         weights=weights,
         shares=shares,
     )
-
-
-def _check_distributed(
-    clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int
-) -> None:
-    """Refuse a cohort that does not hold the noise that was accounted for.
-
-    Args:
-        clients: its members.
-        needed: z_k g_k / B_k, the noise on the sum that protects each, in units of C.
-        shares: what each adds, in units of C.
-        honest: h, how many of the shares are sure to be there, a member's own among them.
-    """
-    if np.unique(clients).size < clients.size:
-        raise InputError.because("a client is twice in a cohort whose noise is distributed.")
-    squares = np.asarray(shares, dtype=np.float64) ** 2
-    least = np.sort(squares)[:honest]
-    sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
-    short = ~(needed <= sure * (1 + _ROUNDING))
-    if least.size < honest or short.any():
-        raise InputError.because(
-            f"the noise of {honest} members of the cohort does not protect client "
-            f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
-        )
 
 
 class ClientRecords:
@@ -563,17 +536,21 @@ class Draw:
         """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
         if step == 0 and self.known_rows is not None:
             return self.known_rows
+        positions = self.batches(step)[slice(*self.part)]
+        return self.experiment.records.rows(self.client, positions)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """Its batches by local step: of private streams drawn once, when first asked. SENSITIVE."""
         plan = self.experiment.plan
-        positions = draw_positions(
+        return draw_batches(
             self.experiment.streams,
-            plan.contract.sampler,
+            plan.contract.sampler.over(plan.training.local_steps),
             size=int(plan.population.sizes[self.client]),
             rate=float(plan.sampling_rates[self.client]),
             batch_size=self.batch_size,
             **self.name,
-            step=step,
         )
-        return self.experiment.records.rows(self.client, positions[slice(*self.part)])
 
     def step_size(self, step: int) -> float:
         """Factor on its mean gradient."""
@@ -582,6 +559,19 @@ class Draw:
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B."""
         return self.step_size(step) / self.batch_size
+
+    def correction(self, weights: Tensor, received: Tensor) -> Tensor | None:
+        """What the local rule adds to its noisy mean gradient; None without a rule.
+
+        Args:
+            weights: before the step.
+            received: the model that the draw started from.
+        """
+        rule, controls = self.experiment.optimiser.local, self.cohort.controls
+        if rule is None:
+            return None
+        control = None if controls is None else controls[self.position].to(weights)
+        return rule.correction(weights, received, control)
 
     def noise_std(self, step: int) -> float:
         """Standard deviation of the noise on its mean gradient; 0 where the noise is merged."""
@@ -599,8 +589,9 @@ def cohort_rows(experiment: Experiment, cohort: Cohort, step: int) -> list[IntAr
     Batches of one size are drawn together, which takes half the time.
     """
     records, batch_size = experiment.records, int(cohort.batch_sizes[0])
-    fixed = experiment.plan.contract.sampler == "fixed" and experiment.streams.is_reproducible
-    if not fixed or np.any(cohort.batch_sizes != batch_size):
+    constant = experiment.plan.contract.sampler.has_constant_batches
+    alike = constant and not np.any(cohort.batch_sizes != batch_size)
+    if not (alike and experiment.streams.is_reproducible):
         return [Draw(experiment, 0, cohort, i).rows(step) for i in range(len(cohort))]
     names = np.stack([cohort.clients, cohort.draws], axis=1).tolist()
     sizes = np.asarray(experiment.plan.population.sizes)[cohort.clients]

@@ -77,7 +77,11 @@ class ReferenceEngine(Engine):
         noisy = self._noisy_mean if streams.is_reproducible else self._private_mean
         weights = global_weights.clone()  # 10
         for step in range(draw.experiment.plan.training.local_steps):  # 12
-            weights = weights - draw.step_size(step) * noisy(draw, weights, step)
+            gradient = noisy(draw, weights, step)
+            correction = draw.correction(weights, global_weights)
+            if correction is not None:  # against client drift; not in the paper
+                gradient = gradient + correction
+            weights = weights - draw.step_size(step) * gradient
         return global_weights - weights  # 18-19
 
     def _noisy_mean(self, draw: Draw, weights: Tensor, step: int) -> Tensor:

@@ -32,6 +32,7 @@ from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
+from dpcohort.engine.local_rule import LocalRule
 from dpcohort.engine.server_optimiser import kept_names, server_class, server_step
 from dpcohort.errors import InputError
 from dpcohort.metrics import main_value
@@ -40,7 +41,7 @@ from dpcohort.tasks import Task
 from dpcohort.training import LARGEST_STEP, Training
 
 #: What a training keeps of each client [rows, D], by its position: of no use to other clients.
-PER_CLIENT = frozenset(("memory",))
+PER_CLIENT = frozenset(("memory", "controls"))
 
 
 @dataclass
@@ -305,6 +306,7 @@ class Optimiser:
             ``torch.optim`` by its name in lower case, ``yogi``, ``module:Class``, or the class
             itself; "" for none.
         server_settings: of that class, as it takes them: ``lr``, ...
+        local: what corrects local steps, such as FedProx's; None for plain steps.
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.
 
@@ -318,6 +320,7 @@ class Optimiser:
     server_momentum: float = 0.0
     server: str | type[torch.optim.Optimizer] = ""
     server_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    local: LocalRule | None = None
     average_decay: float | None = None
 
     def __post_init__(self) -> None:
@@ -338,6 +341,11 @@ class Optimiser:
                 'server_settings go with optimiser.server, such as "adam"; none is given.'
             )
         _ = self.kept_names  # what no class takes is refused before anything is counted
+
+    def length(self, training: Training, *, round: int) -> float:
+        """The sum of the step sizes of a round's local steps."""
+        steps = range(training.local_steps)
+        return math.fsum(self.step_size(training, round=round, step=step) for step in steps)
 
     @property
     def server_rate(self) -> str:
@@ -485,7 +493,7 @@ def train_rounds(
     *,
     rounds: int,
     choose: Callable[[int], Sequence[Cohort]],
-    saw: Callable[[Sequence[Arrived | None]], None] = lambda arrived: None,
+    observe: Callable[[Sequence[Arrived | None]], None] = lambda arrived: None,
     evaluator: Evaluator | None = None,
     evaluate_every: int = 1,
 ) -> Iterator[tuple[RoundRecord, ...]]:
@@ -497,7 +505,7 @@ def train_rounds(
         states: of each training, all at the same round.
         rounds: how many there are in all.
         choose: names the cohorts of a round, and has counted them when it returns.
-        saw: told the updates before they are combined.
+        observe: sees the noisy updates before they are combined.
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
 
@@ -508,7 +516,7 @@ def train_rounds(
         cohorts = choose(t)
         started = time.perf_counter()
         arrived = trainer.updates([state.parameters for state in states], cohorts)
-        saw(arrived)
+        observe(arrived)
         with threads_at_most(_THREADS):
             _take_steps(steps, states, arrived)
         seconds = time.perf_counter() - started

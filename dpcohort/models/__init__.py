@@ -10,14 +10,11 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.models.build import MODEL_NAMES as MODEL_NAMES
     from dpcohort.models.build import build_model as build_model
-    from dpcohort.models.features import FEATURE_NAMES as FEATURE_NAMES
+    from dpcohort.models.features import FixedFeatures as FixedFeatures
     from dpcohort.models.features import build_features as build_features
     from dpcohort.models.features import precompute_features as precompute_features
     from dpcohort.models.features import split_features as split_features
     from dpcohort.models.features import without_features as without_features
-    from dpcohort.models.fixed_features import FixedFeatures as FixedFeatures
-    from dpcohort.models.fixed_features import ScatteringFeatures as ScatteringFeatures
-    from dpcohort.models.oriented import OrientedFeatures as OrientedFeatures
     from dpcohort.models.trainable import check_trainable as check_trainable
     from dpcohort.models.trainable import parameter_count as parameter_count
     from dpcohort.models.weights import described_weights as described_weights
@@ -27,9 +24,7 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
     build="MODEL_NAMES build_model",
-    features="FEATURE_NAMES build_features precompute_features split_features without_features",
-    fixed_features="FixedFeatures ScatteringFeatures",
-    oriented="OrientedFeatures",
+    features="FixedFeatures build_features precompute_features split_features without_features",
     trainable="check_trainable parameter_count",
     weights="described_weights freeze load_weights",
 )

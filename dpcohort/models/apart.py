@@ -22,11 +22,6 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules import module as hooks_of_all
 
-from dpcohort.models.fixed_features import ScatteringFeatures
-from dpcohort.models.oriented import OrientedFeatures
-
-#: Features of this package.
-_OURS = (OrientedFeatures, ScatteringFeatures)
 #: Of these, an output of an example is a function of that example and the parameters: they act on
 #: each number, or on the numbers of one example.
 _APART = (
@@ -36,7 +31,6 @@ _APART = (
     nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
     nn.AdaptiveAvgPool2d,
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm,
-    *_OURS,
 )  # fmt: skip
 #: Values of a layer's attributes that can do nothing.
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -62,7 +56,7 @@ def not_proved_apart(model: nn.Module) -> str | None:
         )  # fmt: skip
         if any(hooks) or "forward" in vars(part):
             return f"{label} was changed by hooks or a forward of its own"
-        if type(part) not in _OURS and not all(map(_is_plain, _settings(part))):
+        if not all(map(_is_plain, _settings(part))):
             return f"{label} was changed by attributes of its own"
         if isinstance(part, nn.Flatten) and part.start_dim < 1:
             return f"{label} joins the records of a batch"

@@ -3,9 +3,9 @@
 
 The networks are the paper's CNN in two readings, a CIFAR-10 CNN, an MLP and softmax regression:
 plain sequences of torch's own layers, so that an engine knows every one of them; in front of the
-last two there may be fixed features, which have no parameters. Initial weights may be a formula
-instead of random (``start_oriented``): what strict budgets leave no room to learn. A start looks at
-no record and costs no privacy; every weight is trained from there.
+last two there may be fixed features of an installed package, which have no parameters. Initial
+weights may be a formula instead of random (``start_oriented``): what strict budgets leave no room
+to learn. A start looks at no record and costs no privacy; every weight is trained from there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
-from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unknown
-from dpcohort.models.oriented import flag
+from dpcohort.models.features import build_features, feature_options, refuse_unknown
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
 from dpcohort.plugins import is_named_function, named_plugin, telling
@@ -56,7 +55,7 @@ def build_model(
         classes: number of classes, or of what else is predicted: the length of the output.
         seed: of the initial weights.
         options: ``activation`` (``relu`` or ``tanh``) for all but ``logistic``; ``hidden``, a list
-            of widths, for ``mlp``; ``features`` (``none``, ``oriented`` or ``scattering``) and
+            of widths, for ``mlp``; ``features`` (``none``, or as `build_features` has them) and
             their settings for ``logistic`` and ``mlp``; ``bias`` for ``logistic``; ``start``
             (``random`` or ``oriented``) for ``mnist-cnn``.
         input_dtype: of the records as the model sees them; ``torch.int64`` for token ids.
@@ -85,6 +84,8 @@ def build_model(
             model = _build_own(name, shape, classes, given)
         else:
             builder, known = _BUILDERS[name]
+            if "features" in known:
+                known = (*known, *feature_options(given.get("features", "none")))
             refuse_unknown(f"The model {name!r} has no", "it has", given, known)
             model = builder(shape, classes, **given)
     if weights is not None:
@@ -131,11 +132,9 @@ def logistic(
     Example:
         >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
         650
-        >>> sum(p.numel() for p in logistic((1, 28, 28), 10, features="oriented").parameters())
-        8340
     """
     first, inputs = _first(shape, features, feature_options)
-    linear = _linear(inputs, classes, bias=flag("bias", bias))
+    linear = _linear(inputs, classes, bias=_flag("bias", bias))
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
     return nn.Sequential(first, linear)
@@ -265,6 +264,13 @@ def _linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=bias)
 
 
+def _flag(field: str, value: object) -> bool:
+    """The value if it is true or false; in a file a text would count as true."""
+    if not isinstance(value, bool):
+        raise InputError(field, given=value, allowed="true or false")
+    return value
+
+
 def _activation(name: str) -> nn.Module:
     return _ACTIVATIONS[choice("activation", name, _ACTIVATIONS)]()
 
@@ -362,8 +368,8 @@ def gabor_filters(count: int, size: int) -> Tensor:
 
 
 _BUILDERS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
-    "logistic": (logistic, ("features", *FEATURE_OPTIONS, "bias")),
-    "mlp": (mlp, ("hidden", "activation", "features", *FEATURE_OPTIONS)),
+    "logistic": (logistic, ("features", "bias")),
+    "mlp": (mlp, ("hidden", "activation", "features")),
     "mnist-cnn": (mnist_cnn, ("activation", "start")),
     "mnist-cnn-large": (mnist_cnn_large, ("activation",)),
     "cifar-cnn": (cifar_cnn, ("activation",)),

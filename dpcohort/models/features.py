@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed features by name, and a data set with the features of its images computed once.
+"""Fixed features by name, and a data set with the features of its records computed once.
 
 Features without parameters are the same in every round, so a model that begins with them can be
-trained on the features instead of the images: the same numbers up to rounding, much sooner.
+trained on the features instead of the records: the same numbers up to rounding, much sooner.
+Frozen encoders are features as well. Which there are by name is announced by installed packages, in
+the entry-point group ``dpcohort.features``; dpcohort-lab has ``oriented`` and ``scattering``.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,59 +23,91 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from dpcohort._validate import choice, did_you_mean, whole_number
+from dpcohort._validate import did_you_mean, whole_number
 from dpcohort.data import Dataset, Normalisation
 from dpcohort.data.load import is_published
 from dpcohort.errors import InputError
 from dpcohort.models.each_alone import IsolatedOutputs
-from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures, in_threads
-from dpcohort.models.kept_features import kept
-from dpcohort.models.oriented import OrientedFeatures
 from dpcohort.models.weights import frozen_sha256
-from dpcohort.plugins import telling
+from dpcohort.plugins import find_features, telling
 
 _MOST_FEATURES = 300_000_000
+_OF_ANY_MODULE = frozenset(vars(nn.Module()))
 _MADE_UP = 17  # records that a frozen encoder is tried on
 
-_KINDS: dict[str, type[FixedFeatures]] = {
-    "oriented": OrientedFeatures,
-    "scattering": ScatteringFeatures,
-}
 
-#: What can be asked for by name.
-FEATURE_NAMES = ("none", *_KINDS)
-#: All settings that some of them have: those of the oriented ones.
-FEATURE_OPTIONS = tuple(inspect.signature(OrientedFeatures).parameters)[1:]
+class FixedFeatures(nn.Module):
+    """Base class of a formula that maps a record to a vector: no parameters, each record alone.
+
+    A subclass is built with the shape of a record and its own options; ``forward`` changes nothing
+    in it, and its ``repr`` says all that its features follow from. Private runs compute it record
+    by record all the same.
+
+    Attributes:
+        width: the number of features.
+    """
+
+    width: int
+
+    def extra_repr(self) -> str:
+        """Its attributes."""
+        own = {name: value for name, value in vars(self).items() if name not in _OF_ANY_MODULE}
+        return ", ".join(f"{name}={value!r}" for name, value in own.items())
+
+    def kept(
+        self,
+        parts: tuple[Any, ...],
+        shape: tuple[int, ...],
+        compute: Callable[[], NDArray[np.float32]],
+    ) -> NDArray[np.float32]:
+        """The features of a published data set; a subclass may keep them on disk.
+
+        Args:
+            parts: what they follow from beside these features: arrays and plain values.
+            shape: of the result.
+            compute: computes them.
+        """
+        return compute()
 
 
 def build_features(name: str, input_shape: Sequence[int], **options: Any) -> FixedFeatures | None:
-    """The features of that name for images of that shape; None for ``none``.
+    """The features of that name for records of that shape; None for ``none``.
 
     Args:
-        name: one of `FEATURE_NAMES`.
-        input_shape: (channels, height, width) of an image.
-        options: ``scales``, ``orientations``, ``cells``; for ``oriented`` also all others
-            that `OrientedFeatures` has.
+        name: announced in the group ``dpcohort.features``, or ``module:Class``.
+        input_shape: of one record.
+        options: what the features have.
 
     Raises:
-        InputError: if the name or an option is not known, or does not fit the images.
+        InputError: if the name or an option is not known, or does not fit the records.
 
     Example:
-        >>> build_features("oriented", (1, 28, 28), cells=4)
-        OrientedFeatures((1, 28, 28), scales=2, orientations=8, cells=4, width=272,
-        centring='block')
+        >>> build_features("none", (1, 28, 28)) is None
+        True
     """
-    choice("features", name, FEATURE_NAMES)
     if name == "none":
         if options:
             raise InputError.because(
-                f'{", ".join(options)} is for features, and features = "none". '
-                f"Say which: {' or '.join(_KINDS)}."
+                f'{", ".join(options)} is for features, and features = "none". Say which.'
             )
         return None
-    known = list(inspect.signature(_KINDS[name]).parameters)[1:]
-    refuse_unknown(f"{name} features have no", "they have", options, known)
-    return _KINDS[name](tuple(input_shape), **options)
+    found = find_features(name)
+    refuse_unknown(f"{name} features have no", "they have", options, feature_options(name))
+    with telling(f"the features {name} cannot be made"):
+        made: FixedFeatures = found(tuple(input_shape), **options)
+    return made
+
+
+def feature_options(name: str) -> tuple[str, ...]:
+    """The options that features have.
+
+    Example:
+        >>> feature_options("none")
+        ()
+    """
+    if name == "none":
+        return ()
+    return tuple(inspect.signature(find_features(name)).parameters)[1:]
 
 
 def refuse_unknown(lacks: str, has: str, options: Iterable[str], known: Sequence[str]) -> None:
@@ -98,18 +133,18 @@ def precompute_features(
 ) -> Dataset:
     """The data set with the features of every record in the place of the record.
 
-    Only for a module that is not trained here and treats every record alone, as `OrientedFeatures`
-    and `ScatteringFeatures` do, and a frozen encoder: then each new record depends on one old one,
-    and whatever is promised for the new records holds for the old.
+    Only for a module that is not trained here and treats every record alone, as `FixedFeatures` and
+    frozen encoders do: then each new record depends on one old one, and whatever is promised for
+    the new records holds for the old.
 
     Args:
-        data: images.
+        data: the records.
         features: from [records, ...] to [records, width]; its parameters, if any, are frozen
             (``requires_grad`` is false) and were learnt from other records.
         batch_size: records at a time; bounds memory and changes nothing else.
         device: where to compute.
         isolated: compute each record as nothing but a function of that record, as private
-            training must; a formula of this package is that anyway.
+            training must.
 
     Returns:
         The data set ``NAME+FEATURES`` of float32 vectors, to be used as they are.
@@ -121,9 +156,9 @@ def precompute_features(
     Example:
         >>> from dpcohort.data import load_dataset
         >>> digits = load_dataset("digits")
-        >>> small = precompute_features(digits, OrientedFeatures((1, 8, 8), cells=4))
+        >>> small = precompute_features(digits, nn.Flatten())
         >>> small.name, small.input_shape, len(small) == len(digits)
-        ('digits+OrientedFeatures', (272,), True)
+        ('digits+Flatten', (64,), True)
     """
     whole_number("batch_size", batch_size, at_least=1)
     trained = [name for name, p in features.named_parameters() if p.requires_grad]
@@ -134,10 +169,9 @@ def precompute_features(
             "be paid for, and would stay as they are. Set requires_grad=False if they were learnt "
             "elsewhere."
         )
-    if not isinstance(features, FixedFeatures):
-        _refuse_mixing(features, data)
+    _refuse_mixing(features, data)
     module: Callable[[torch.Tensor], torch.Tensor] = copy.deepcopy(features).to(device)
-    if isolated and not isinstance(features, FixedFeatures):
+    if isolated:
         like = torch.as_tensor(data.normalised(data.train_inputs[:1]), device=device)
         module = IsolatedOutputs(copy.deepcopy(features).to(device), like)
 
@@ -148,7 +182,7 @@ def precompute_features(
             allowed = "(records, features), one vector a record"
             raise InputError("shape of the features", given=found.shape, allowed=allowed)
         # A record that the encoder cannot take becomes zeros: an error would tell of it.
-        return found if isinstance(features, FixedFeatures) else np.nan_to_num(found, posinf=0.0)
+        return np.nan_to_num(found, posinf=0.0)
 
     def computed(inputs: NDArray[Any]) -> NDArray[np.float32]:
         rows = np.empty((len(inputs), of(inputs[:1]).shape[1]), np.float32)
@@ -157,9 +191,15 @@ def precompute_features(
             rows[start : start + batch_size] = of(inputs[start : start + batch_size])
 
         starts = range(0, len(inputs), batch_size)
-        if isinstance(features, FixedFeatures) and device == "cpu":
-            in_threads(fill, starts)
-        else:  # a module of others may not stand several threads
+        if isinstance(features, FixedFeatures) and device == "cpu" and not isolated:
+            # As many parts at a time as torch has threads, each by one thread: the bits do not
+            # depend on how many there are.
+            workers = torch.get_num_threads()
+            with ThreadPoolExecutor(
+                workers, initializer=torch.set_num_threads, initargs=(1,)
+            ) as pool:
+                list(pool.map(torch.no_grad()(fill), starts))
+        else:  # any other module may not stand several threads
             for start in starts:
                 fill(start)
         return rows
@@ -195,18 +235,17 @@ def split_features(
 
     Args:
         model: as ``build_model`` gives it.
-        data: its images.
+        data: its records.
         device: where to compute the features.
         isolated: as `precompute_features` has it.
 
     Example:
         >>> from dpcohort.data import load_dataset
-        >>> from dpcohort.models import build_model
-        >>> whole = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0,
-        ...                     options={"features": "oriented", "cells": 4})
+        >>> whole = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))
+        >>> _ = whole[1].requires_grad_(False)
         >>> head, data = split_features(whole, load_dataset("digits"))
-        >>> data.input_shape, list(head.state_dict()) == list(whole.state_dict())
-        ((272,), True)
+        >>> data.input_shape, list(head.state_dict())
+        ((9,), ['3.weight', '3.bias'])
     """
     features = _features_of(model)
     if features is None or not _has_room(features, data):
@@ -221,19 +260,18 @@ def split_features(
 
 
 def _precomputed(data: Dataset, features: nn.Module, device: str, *, isolated: bool) -> Dataset:
-    """The features of a data set; of a published one, kept on disk for the next run."""
+    """The features of a data set; of a published one they may be kept for the next run."""
     if not isinstance(features, FixedFeatures) or not is_published(data):
         return precompute_features(data, features, device=device, isolated=isolated)
 
     def both() -> NDArray[np.float32]:
-        found = precompute_features(data, features, device=device)
+        found = precompute_features(data, features, device=device, isolated=isolated)
         return np.concatenate([found.train_inputs, found.test_inputs])
 
     train, test, scaling = data.train_inputs, data.test_inputs, data.normalisation
     kind = torch.device(device).type  # a GPU rounds otherwise
-    rows = kept(
-        (train, test, scaling, repr(features), kind), (len(train) + len(test), features.width), both
-    )
+    parts = (train, test, scaling, kind, isolated)
+    rows = features.kept(parts, (len(train) + len(test), features.width), both)
     return _with_features(data, features, rows[: len(train)], rows[len(train) :])
 
 
@@ -241,13 +279,11 @@ def without_features(model: nn.Module) -> nn.Module:
     """The model for records whose features are computed already; parameters keep their names.
 
     Example:
-        >>> from dpcohort.models import build_model
-        >>> whole = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0,
-        ...                     options={"features": "oriented", "cells": 4})
-        >>> without_features(whole)
+        >>> frozen = nn.Linear(64, 9).requires_grad_(False)
+        >>> without_features(nn.Sequential(frozen, nn.Linear(9, 10)))
         Sequential(
           (0): Identity()
-          (1): Linear(in_features=272, out_features=10, bias=True)
+          (1): Linear(in_features=9, out_features=10, bias=True)
         )
     """
     count = _fixed_layers(model)

@@ -41,7 +41,11 @@ class Certificate:
 
     def columns(self) -> dict[str, FloatArray]:
         """Columns by name, as a plan's file and hash have them."""
-        return {"epsilon": self.epsilon}
+        return {"epsilon": self.epsilon, **self.worst_case()}
+
+    def worst_case(self) -> dict[str, FloatArray]:
+        """Columns about the case in which all others collude, where that makes a difference."""
+        return {}
 
     def check(self, population: Population, held: BoolArray) -> None:
         """Refuse a certificate of other clients.
@@ -74,9 +78,9 @@ class DistributedCertificate(Certificate):
         """The epsilon if all others collude."""
         return self.worst_epsilon
 
-    def columns(self) -> dict[str, FloatArray]:
-        """Columns by name, as a plan's file and hash have them."""
-        return {"epsilon": self.epsilon, "alone_epsilon": self.worst_epsilon}
+    def worst_case(self) -> dict[str, FloatArray]:
+        """Epsilon of each client if all others collude."""
+        return {"alone_epsilon": self.worst_epsilon}
 
     def check(self, population: Population, held: BoolArray) -> None:
         """Refuse a worst case that is none."""

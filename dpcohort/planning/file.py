@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
 from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
+from dpcohort.adaptive.rule import ReportTerms, rule_of_file
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.clients.population import COLUMN_NAMES
@@ -26,8 +27,9 @@ from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.planning.certificate import certificate_from_dict
 from dpcohort.planning.noise import noise_from_dict
-from dpcohort.planning.participation import CappedRule, FixedCohorts, Participation, Reports
+from dpcohort.planning.participation import CappedRule, FixedCohorts, Participation
 from dpcohort.planning.past import Past
+from dpcohort.planning.reports import Reports
 from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
@@ -228,13 +230,11 @@ def _participation(values: Mapping[str, Any], population: Population) -> Partici
         return fixed
     if kind != CappedRule.kind:
         raise InputError("participation.kind", given=kind, allowed="of this version of dpcohort")
-    from dpcohort.adaptive.rule import ReportTerms, rule_of_file
-
     terms = None if values["reports"] is None else ReportTerms(**values["reports"])
-    reports = Reports(
-        caps=np.array(values["report_caps"], dtype=np.int64),
-        multipliers=np.array(values["report_multipliers"], dtype=np.float64),
-        terms=terms,
+    reports = Reports.of(
+        terms,
+        np.array(values["report_caps"], dtype=np.int64),
+        np.array(values["report_multipliers"], dtype=np.float64),
     )
     return CappedRule(
         rule=rule_of_file(values, terms),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.distributed import (
+    NOT_PROTECTED,
     NoiseShares,
-    adaptive_under_distributed_trust,
+    agreeing_members,
     common_lattice,
     refuse_undistributable,
     refuse_weightless,
+    sum_only,
+    trust_in_words,
+    trust_terms,
     with_lattice,
 )
+from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.planning.participation import FixedCohorts, Participation, refuse_clients
-
-if TYPE_CHECKING:
-    from dpcohort.clients import Population
-    from dpcohort.training import Training
+from dpcohort.plain_text import counted
+from dpcohort.planning.participation import Participation, refuse_clients
+from dpcohort.training import Training
 
 #: What another order of the same operations may change.
 ROUNDING = 1e-9
@@ -39,7 +42,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise(ABC):
-    """Noise multipliers of the clients, and whose noise they count on.
+    """Noise multipliers of the clients, and on whose noise they rely.
 
     Attributes:
         multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C; 0 for
@@ -50,9 +53,25 @@ class Noise(ABC):
 
     #: Word for it in a plan's file, and of the contract's trust.
     kind: ClassVar[str]
+    #: Whether the server sees sums only, and noise is added once to the sum of a cohort.
+    only_sums: ClassVar[bool]
+    #: What a line about a round calls the noise of its draws.
+    word: ClassVar[str]
+    #: Why the page of a report cannot solve the selection again; empty where it can.
+    no_explorer: ClassVar[str] = ""
 
     multipliers: FloatArray
     lifted: BoolArray
+
+    if TYPE_CHECKING:  # a field or a property
+
+        @property
+        def pool(self) -> NoiseShares:
+            """Weights, shares and lattice of distributed noise.
+
+            Raises:
+                InputError: noise is local.
+            """
 
     def __post_init__(self) -> None:
         for column in (self.multipliers, self.lifted):
@@ -61,7 +80,7 @@ class Noise(ABC):
     @property
     @abstractmethod
     def honest(self) -> int:
-        """h, members of a cohort whose noise the multipliers count on; 1 is oneself."""
+        """h, members of a cohort whose noise the multipliers rely on; 1 is oneself."""
 
     @abstractmethod
     def check(
@@ -72,6 +91,7 @@ class Noise(ABC):
         participation: Participation,
     ) -> None:
         """Refuse noise that the contract does not mean, or that no lattice carries."""
+        return
 
     @abstractmethod
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
@@ -81,9 +101,122 @@ class Noise(ABC):
     def std_per_draw(self, batch_sizes: IntArray) -> FloatArray:
         """Std of the noise that each client adds to a round's mean gradient, in units of C."""
 
+    @property
+    def title(self) -> tuple[str, ...]:
+        """What the title of a run says of it."""
+        return ()
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a mod of Flower can keep a plan with it."""
+        return not self.only_sums
+
+    @property
+    def share(self) -> float:
+        """Largest std of the noise that a member adds to the sum of a cohort, in units of C."""
+        return 0.0
+
+    @property
+    @abstractmethod
+    def weights(self) -> FloatArray:
+        """g_k, factor on each client's mean gradient when it is drawn."""
+
     @abstractmethod
     def model_weights(self, participation: Participation) -> FloatArray:
         """Effective weight of each client in the model, summing to 1."""
+
+    @abstractmethod
+    def draw_terms(
+        self, clients: IntArray, batch_sizes: IntArray
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Weights and shares of noise of a round's draws; None where each draw has its own noise.
+
+        Args:
+            clients: positions of the members.
+            batch_sizes: B_k of each of them.
+
+        Raises:
+            InputError: the cohort does not hold the noise that was accounted for.
+        """
+
+    def refuse_single_updates(self, what: str, instead: str) -> None:
+        """Refuse what looks at single updates, where the server sees sums only.
+
+        Args:
+            what: what looks at them, and how.
+            instead: what to use.
+        """
+        return
+
+    def check_local_steps(self, local_steps: int) -> None:
+        """Refuse local steps between which the model would lack noise."""
+        return
+
+    def summands(self, cohort_size: int) -> int:
+        """How many draws of noise one release adds up."""
+        return 1
+
+    def span(self, low: float, high: float) -> str:
+        """Least and largest noise of the draws of a round."""
+        return f"{low:.3g} to {high:.3g}"
+
+    def added(self, clients: Sequence[int], stds: Sequence[float], clip: float) -> list[float]:
+        """Std of the noise that each draw of a round really added.
+
+        Args:
+            clients: position of each.
+            stds: of the noise that protects each.
+            clip: C.
+        """
+        return list(stds)
+
+    def levels(self, clients: Sequence[int], stds: Sequence[float]) -> tuple[str, list[float]]:
+        """In what the draws of a round differ, and how much: their noise.
+
+        Args:
+            clients: position of each.
+            stds: of the noise of each.
+        """
+        return "noise", list(stds)
+
+    def trust(
+        self, k: int, contract: Contract, cohort_size: int, planned: float, spent: float | None
+    ) -> dict[str, Any] | None:
+        """What a receipt says about the others on whom a client relies.
+
+        Args:
+            k: position of the client.
+            contract: who may collude or drop out.
+            cohort_size: K.
+            planned: epsilon of the plan if all others collude.
+            spent: the same of what was spent.
+        """
+        return None
+
+    def statement(self, contract: Contract, cohort_size: int) -> str:
+        """What a page says about trust and what stays visible; empty where nobody is trusted."""
+        return ""
+
+    def facts(self, contract: Contract, cohort_size: int) -> dict[str, str]:
+        """Rows about trust in a table of settings."""
+        return {}
+
+    def cards(self, cohort_size: int, alone: float) -> list[tuple[str, str, str]]:
+        """Title, number and words of what a page shows about trust.
+
+        Args:
+            cohort_size: K.
+            alone: the largest epsilon of a client if all others collude.
+        """
+        return []
+
+    def assumptions(self, contract: Contract, cohort_size: int) -> list[str]:
+        """Sentences about the clients that must be honest."""
+        return []
+
+    def notes(self, contract: Contract, cohort_size: int) -> list[str]:
+        """Why it could not be deployed as masked sums."""
+        return []
 
     @abstractmethod
     def plain(self) -> dict[str, Any]:
@@ -104,11 +237,29 @@ class LocalNoise(Noise):
     """
 
     kind: ClassVar[str] = "local"
+    only_sums: ClassVar[bool] = False
+    word: ClassVar[str] = "noise"
 
     @property
     def honest(self) -> int:
-        """1: a client counts on nobody else."""
+        """1: a client relies on nobody else."""
         return 1
+
+    @property
+    def pool(self) -> NoiseShares:
+        """There is none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because(
+            "noise is not distributed in this plan: it needs no members' keys."
+        )
+
+    @property
+    def weights(self) -> FloatArray:
+        """1 each."""
+        return np.ones(self.multipliers.size)
 
     def check(
         self,
@@ -117,7 +268,7 @@ class LocalNoise(Noise):
         contract: Contract,
         participation: Participation,
     ) -> None:
-        """Refuse a contract that counts on the noise of others."""
+        """Refuse a contract that relies on the noise of others."""
         _check_kind(contract, distributed=False)
 
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
@@ -132,6 +283,12 @@ class LocalNoise(Noise):
     def model_weights(self, participation: Participation) -> FloatArray:
         """The probabilities of being drawn."""
         return participation.probabilities
+
+    def draw_terms(
+        self, clients: IntArray, batch_sizes: IntArray
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """None: each draw has its own noise."""
+        return None, None
 
     def plain(self) -> dict[str, Any]:
         """Nothing more."""
@@ -154,13 +311,34 @@ class DistributedNoise(Noise):
     """
 
     kind: ClassVar[str] = "distributed"
+    only_sums: ClassVar[bool] = True
+    word: ClassVar[str] = "shares of noise"
+    no_explorer: ClassVar[str] = (
+        "The explorer is for clients that each add all of their own noise; here it is distributed. "
+        "Use dpcohort what-if."
+    )
 
     pool: NoiseShares
 
     @property
     def honest(self) -> int:
-        """h, members of a cohort whose noise the multipliers count on."""
+        """h, members of a cohort whose noise the multipliers rely on."""
         return self.pool.honest
+
+    @property
+    def share(self) -> float:
+        """Largest std of the noise that a member adds to the sum of a cohort, in units of C."""
+        return self.pool.share
+
+    @property
+    def title(self) -> tuple[str, ...]:
+        """What the title of a run says of it."""
+        return (f"distributed ({self.honest} honest)",)
+
+    @property
+    def weights(self) -> FloatArray:
+        """g_k, factor on each client's mean gradient when it is drawn."""
+        return self.pool.weights
 
     def check(
         self,
@@ -171,9 +349,7 @@ class DistributedNoise(Noise):
     ) -> None:
         """Refuse shares that do not carry the multipliers, or that no lattice of sums holds."""
         _check_kind(contract, distributed=True)
-        if not isinstance(participation, FixedCohorts):
-            raise adaptive_under_distributed_trust(participation.rule_name)
-        schedule, pool = participation.schedule, self.pool
+        schedule, pool = participation.planned_under_sums().schedule, self.pool
         refuse_undistributable(contract, training, schedule.draws)
         if pool.weights.size != len(population):
             raise InputError.because(
@@ -228,8 +404,105 @@ class DistributedNoise(Noise):
     def model_weights(self, participation: Participation) -> FloatArray:
         """Share of all draws, each with its weight."""
         weighted: FloatArray = participation.counts * self.pool.weights
-        found: FloatArray = weighted / weighted.sum()
-        return found
+        shares: FloatArray = weighted / weighted.sum()
+        return shares
+
+    def draw_terms(
+        self, clients: IntArray, batch_sizes: IntArray
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """Weights and shares of a cohort that holds the noise that was accounted for."""
+        weights, shares = self.pool.weights[clients], self.pool.shares[clients]
+        needed = np.asarray(self.multipliers)[clients] * weights / batch_sizes
+        _check_cohort(clients, needed, shares, self.honest)
+        return weights, shares
+
+    def refuse_single_updates(self, what: str, instead: str) -> None:
+        """Refuse what looks at single updates."""
+        raise sum_only(what, instead)
+
+    def check_local_steps(self, local_steps: int) -> None:
+        """Refuse more than one."""
+        if local_steps > 1:
+            raise InputError(
+                "local_steps",
+                given=local_steps,
+                allowed="1 with distributed trust: between two steps there is no noise of others",
+            )
+
+    def summands(self, cohort_size: int) -> int:
+        """Every member's."""
+        return cohort_size
+
+    def span(self, low: float, high: float) -> str:
+        """The share of all, or the least and the largest where they differ."""
+        return super().span(low, high) if low < high else f"{low:.3g}"
+
+    def added(self, clients: Sequence[int], stds: Sequence[float], clip: float) -> list[float]:
+        """The share of each."""
+        return [float(share) for share in self.pool.shares[list(clients)] * clip]
+
+    def levels(self, clients: Sequence[int], stds: Sequence[float]) -> tuple[str, list[float]]:
+        """Their weights: all add the same noise."""
+        return "weight", [float(self.pool.weights[client]) for client in clients]
+
+    def trust(
+        self, k: int, contract: Contract, cohort_size: int, planned: float, spent: float | None
+    ) -> dict[str, Any] | None:
+        """Honest members, weight and share, and what is spent if all others collude."""
+        return {
+            **trust_terms(contract, cohort_size),
+            "weight": float(self.pool.weights[k]),
+            "share": float(self.pool.shares[k]),
+            "planned_alone_epsilon": None if math.isnan(planned) else planned,
+            "alone_epsilon": spent,
+        }
+
+    def statement(self, contract: Contract, cohort_size: int) -> str:
+        """Who must be honest, and what stays visible."""
+        trust = trust_in_words(trust_terms(contract, cohort_size))
+        return f"Noise is {trust}. {NOT_PROTECTED[:1].upper()}{NOT_PROTECTED[1:]}."
+
+    def facts(self, contract: Contract, cohort_size: int) -> dict[str, str]:
+        """Rows about trust in a table of settings."""
+        pool = self.pool
+        return {
+            "trust": trust_in_words(trust_terms(contract, cohort_size)),
+            "open": NOT_PROTECTED,
+            "share of noise": f"{pool.share:.6g} of the clip",
+            "lattice": f"noise of 2^{pool.exponent}, modulo 2^{pool.modulus_bits}",
+        }
+
+    def cards(self, cohort_size: int, alone: float) -> list[tuple[str, str, str]]:
+        """How many members must be honest, and what if none is."""
+        honest = f"{self.honest} of {cohort_size}"
+        return [
+            ("Honest members counted on", honest, "in every cohort; noise is distributed"),
+            ("If all others collude", f"ε {alone:.3g}", "spent by any client at most"),
+        ]
+
+    def assumptions(self, contract: Contract, cohort_size: int) -> list[str]:
+        """How many members must be honest."""
+        return [
+            f"noise is distributed: each promise counts on {self.honest} honest clients of "
+            f"{cohort_size}, and {contract.dropouts or 'none'} may drop out"
+        ]
+
+    def notes(self, contract: Contract, cohort_size: int) -> list[str]:
+        """That no masked sum is agreed on where so many members may collude or drop out."""
+        trust = trust_terms(contract, cohort_size)
+        most = cohort_size - agreeing_members(cohort_size, trust["colluding"])
+        if trust["honest"] < 2:
+            return [
+                "note: for simulations only: each client counts on its own noise alone, so that "
+                "masked sums buy nothing. To deploy it set privacy.trust=local."
+            ]
+        if trust["dropouts"] > most:
+            return [
+                f"note: for simulations only: where {trust['colluding']} of {cohort_size} may "
+                f"collude, masked sums stand at most {counted(most, 'drop-out')}. To deploy it "
+                "lower privacy.dropouts or privacy.colluding, or raise training.cohort_size."
+            ]
+        return []
 
     def plain(self) -> dict[str, Any]:
         """Honest members and lattice."""
@@ -242,6 +515,28 @@ class DistributedNoise(Noise):
     def columns(self) -> dict[str, NDArray[Any]]:
         """Weights and shares."""
         return {"weights": self.pool.weights, "shares": self.pool.shares}
+
+
+def _check_cohort(clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int) -> None:
+    """Refuse a cohort that does not hold the noise that was accounted for.
+
+    Args:
+        clients: its members.
+        needed: z_k g_k / B_k, the noise on the sum that protects each, in units of C.
+        shares: what each adds, in units of C.
+        honest: h, how many of the shares are sure to be there, a member's own among them.
+    """
+    if np.unique(clients).size < clients.size:
+        raise InputError.because("a client is twice in a cohort whose noise is distributed.")
+    squares = np.asarray(shares, dtype=np.float64) ** 2
+    least = np.sort(squares)[:honest]
+    sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
+    short = ~(needed <= sure * (1 + ROUNDING))
+    if least.size < honest or short.any():
+        raise InputError.because(
+            f"the noise of {honest} members of the cohort does not protect client "
+            f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
+        )
 
 
 def _check_kind(contract: Contract, *, distributed: bool) -> None:

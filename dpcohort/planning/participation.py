@@ -9,80 +9,27 @@ asked for beside their updates; ``Reports.none`` asks nobody and composes like a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting.contract import NoiseModel
-from dpcohort.errors import InputError
+from dpcohort.accounting.distributed import adaptive_under_distributed_trust
+from dpcohort.adaptive.rule import AdaptiveRule, Ask, RoundView, rule_cohort
+from dpcohort.clients import Population
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
+from dpcohort.planning.reports import Reports
 from dpcohort.schedule import Schedule
 from dpcohort.selection.problem import Selection, check_selection
-
-if TYPE_CHECKING:
-    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms
-    from dpcohort.clients import Population
-    from dpcohort.training import Training
+from dpcohort.training import Training
 
 #: What a file says of a selection beside its probabilities, rule and settings.
 _CERTIFICATE = ("eta", "objective", "lower_bound", "gap")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reports:
-    """Noisy statistics that clients report before a round: terms, caps and noise.
-
-    Attributes:
-        caps: reports of each client, at most.
-        multipliers: noise multiplier of a report; 0 for public clients, and for all where reports
-            are raw or there are none.
-        terms: statistic, bound and share of the budgets; None where nobody is asked.
-
-    Example:
-        >>> Reports.none(2).mode, Reports.none(2).caps.tolist()
-        ('none', [0, 0])
-    """
-
-    caps: IntArray
-    multipliers: FloatArray
-    terms: ReportTerms | None = None
-
-    @classmethod
-    def none(cls, clients: int) -> Reports:
-        """Nobody is asked for anything."""
-        return cls(caps=np.zeros(clients, dtype=np.int64), multipliers=np.zeros(clients))
-
-    def __post_init__(self) -> None:
-        for column in (self.caps, self.multipliers):
-            column.setflags(write=False)
-
-    @property
-    def mode(self) -> Literal["none", "private", "raw"]:
-        """``private`` (noised and charged), ``raw`` (neither) or ``none``."""
-        return "none" if self.terms is None else self.terms.mode
-
-    @property
-    def are_private(self) -> bool:
-        """Whether clients report, with noise and charged."""
-        return self.mode == "private"
-
-    @property
-    def are_raw(self) -> bool:
-        """Whether clients report without noise: nothing made with the plan is private."""
-        return self.mode == "raw"
-
-    def rates(self, sampling_rates: FloatArray) -> FloatArray:
-        """Share of each client's records that a report looks at."""
-        mini_batch = self.terms is not None and self.terms.mini_batch
-        return sampling_rates if mini_batch else np.ones(self.caps.size)
-
-    def stds(self, records: FloatArray) -> FloatArray:
-        """Noise on each client's reported mean over these numbers of records, z t / (2 n)."""
-        half = 0.0 if self.terms is None else self.terms.half_range
-        return self.multipliers * half / records
 
 
 class Participation(ABC):
@@ -90,10 +37,10 @@ class Participation(ABC):
 
     #: Word for it in a plan's file.
     kind: ClassVar[str]
-    #: Whether all cohorts are known before the training.
-    is_known: ClassVar[bool]
     #: What noise is calibrated to.
     bounds: ClassVar[str]
+    #: Whether a mod of Flower can keep it.
+    is_simple: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # fields or properties
 
@@ -108,6 +55,21 @@ class Participation(ABC):
         @property
         def reports(self) -> Reports:
             """What clients report."""
+
+    @property
+    def no_explorer(self) -> str:
+        """Why the page of a report cannot solve its selection again; empty where it can."""
+        return ""
+
+    @property
+    def eta(self) -> float | None:
+        """Weight of noise against bias that the selection used; None without one."""
+        return None
+
+    @property
+    def watches_updates(self) -> bool:
+        """Whether the noisy updates of earlier rounds decide who is drawn."""
+        return False
 
     @property
     @abstractmethod
@@ -128,18 +90,144 @@ class Participation(ABC):
             InputError: cohorts are chosen during the training.
         """
 
+    def charged(
+        self, drawn: IntArray, asked: IntArray, clients: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Draws and reports that clients at these positions are charged for: those made."""
+        return drawn, asked
+
     @property
-    @abstractmethod
-    def depends_on_outputs(self) -> bool:
-        """Whether who is drawn follows from what clients gave out, so that caps are charged."""
+    def fixed(self) -> FixedCohorts:
+        """Cohorts, where they are fixed before the training.
+
+        Raises:
+            InputError: a rule chooses each cohort.
+        """
+        raise InputError.because(
+            f"the rule {self.rule_name} decides in each round, so the plan has no selection and no "
+            "schedule before the training. That goes with planned rules only."
+        )
+
+    @property
+    def deciding(self) -> tuple[AdaptiveRule, ...]:
+        """The rule that chooses cohorts during the training, if one does."""
+        return ()
+
+    @property
+    def planned(self) -> IntArray:
+        """Cohorts that are known before the training, [rounds, K]; none by default."""
+        return np.zeros((0, 0), dtype=np.int64)
 
     @abstractmethod
-    def cohort(self, round: int) -> IntArray | None:
-        """Positions of the clients drawn in a round; None where a rule chooses them then."""
+    def planned_under_sums(self) -> FixedCohorts:
+        """Itself, where cohorts are fixed.
+
+        Raises:
+            InputError: a rule chooses from what single clients send, which a server of sums lacks.
+        """
+
+    @abstractmethod
+    def choose(self, round: int, view: Callable[[], RoundView], ask: Ask) -> IntArray:
+        """Positions of the clients drawn in a round.
+
+        Args:
+            round: the round.
+            view: makes what may be known before the round.
+            ask: gets the reports of clients.
+        """
+
+    @abstractmethod
+    def header(self) -> dict[str, Any]:
+        """What the first line of a run's ledger says of it."""
+
+    @abstractmethod
+    def entry(self, round: int, cohort: IntArray, ids: Sequence[str]) -> dict[str, Any]:
+        """A round's draws as a line of the ledger."""
+
+    @abstractmethod
+    def cohort_of_entry(self, entry: Mapping[str, Any], place: Callable[[str], int]) -> IntArray:
+        """Positions of the clients that a line of the ledger counts draws of.
+
+        Args:
+            entry: the line.
+            place: position of a client by its id.
+        """
+
+    @abstractmethod
+    def check_cohort(
+        self, round: int, cohort: IntArray, drawn: Callable[[], IntArray], ids: Sequence[str]
+    ) -> None:
+        """Refuse draws that the noise was not made for.
+
+        Args:
+            round: the round.
+            cohort: who would be drawn.
+            drawn: draws of each client so far.
+            ids: of all clients.
+
+        Raises:
+            BudgetExceededError: naming what does not fit.
+        """
+        return
+
+    def check_entry(self, entry: Mapping[str, Any], ids: Sequence[str]) -> None:
+        """Refuse a line of a ledger that does not count what is planned.
+
+        Raises:
+            VerificationError: it does not.
+        """
+        return
+
+    def check_counts(
+        self, counted: Callable[[], tuple[IntArray, IntArray]], ids: Sequence[str]
+    ) -> None:
+        """Refuse more draws or reports than there may be.
+
+        Args:
+            counted: draws and reports of each client in a ledger.
+            ids: of all clients.
+
+        Raises:
+            VerificationError: a client is beyond its cap.
+        """
+        return
+
+    def beyond(self, draws: IntArray, reports: IntArray) -> Iterator[tuple[int, str]]:
+        """Clients with more draws or reports than their caps, and how many in words."""
+        yield from ()
+
+    def draws_made(self, made: IntArray | None, title: str) -> IntArray:
+        """Draws of each client: those of a run, or else those that are planned.
+
+        Args:
+            made: draws of a run, if it is one.
+            title: of the plan, for a message.
+
+        Raises:
+            InputError: nobody knows them before the training.
+        """
+        return self.counts if made is None else made
+
+    @abstractmethod
+    def shares(
+        self, made: IntArray | None, unbiased: FloatArray, title: str
+    ) -> tuple[dict[str, FloatArray], str]:
+        """Panels of a figure of who is drawn how often, and what they show.
+
+        Args:
+            made: draws of a run, if it is one.
+            unbiased: shares of all records.
+            title: of the plan, for a message.
+        """
+
+    @abstractmethod
+    def facts(self, seed: int) -> dict[str, Any]:
+        """Settings and results as a report lists them."""
 
     @abstractmethod
     def check(self, population: Population, training: Training) -> None:
         """Refuse what is of other clients, rounds or cohorts."""
+        return
 
     @abstractmethod
     def mean_per_draw(self, column: FloatArray) -> float:
@@ -165,7 +253,6 @@ class FixedCohorts(Participation):
     """
 
     kind: ClassVar[str] = "fixed cohorts"
-    is_known: ClassVar[bool] = True
     bounds: ClassVar[str] = "the schedule"
 
     selection: Selection
@@ -206,14 +293,74 @@ class FixedCohorts(Participation):
         return self.selection.probabilities
 
     @property
-    def depends_on_outputs(self) -> bool:
-        """No: cohorts were drawn before anybody gave anything out."""
-        return False
+    def fixed(self) -> FixedCohorts:
+        """Itself."""
+        return self
 
-    def cohort(self, round: int) -> IntArray | None:
-        """Positions of the clients drawn in a round."""
+    def planned_under_sums(self) -> FixedCohorts:
+        """Itself."""
+        return self
+
+    @property
+    def planned(self) -> IntArray:
+        """All cohorts."""
+        return self.schedule.cohorts
+
+    @property
+    def eta(self) -> float | None:
+        """Weight of noise against bias that the selection used."""
+        return self.selection.eta
+
+    def choose(self, round: int, view: Callable[[], RoundView], ask: Ask) -> IntArray:
+        """Positions of the clients that the schedule draws."""
         cohort: IntArray = self.schedule.cohorts[round]
         return cohort
+
+    def header(self) -> dict[str, Any]:
+        """What the first line of a run's ledger says of it."""
+        return {"format": "dpcohort ledger"}
+
+    def entry(self, round: int, cohort: IntArray, ids: Sequence[str]) -> dict[str, Any]:
+        """A round's draws as a line of the ledger: how often each client is drawn."""
+        counts = sorted(Counter(cohort.tolist()).items())
+        return {"round": round, "draws": {ids[client]: count for client, count in counts}}
+
+    def cohort_of_entry(self, entry: Mapping[str, Any], place: Callable[[str], int]) -> IntArray:
+        """The cohort of the schedule, in its order."""
+        cohort: IntArray = self.schedule.cohorts[entry["round"]]
+        return cohort
+
+    def check_cohort(
+        self, round: int, cohort: IntArray, drawn: Callable[[], IntArray], ids: Sequence[str]
+    ) -> None:
+        """Refuse another cohort than that of the schedule."""
+        if not np.array_equal(cohort, self.schedule.cohorts[round]):
+            raise BudgetExceededError(f"round {round} of the plan has another cohort.")
+
+    def check_entry(self, entry: Mapping[str, Any], ids: Sequence[str]) -> None:
+        """Refuse a line of a ledger that does not count what is planned."""
+        round = entry["round"]
+        if entry != self.entry(round, self.schedule.cohorts[round], ids):
+            raise VerificationError("not what the plan draws in this round.")
+
+    def shares(
+        self, made: IntArray | None, unbiased: FloatArray, title: str
+    ) -> tuple[dict[str, FloatArray], str]:
+        """Probabilities, beside shares of all records."""
+        panels = {self.rule_name: self.probabilities, "unbiased": unbiased}
+        return panels, "selection probability"
+
+    def facts(self, seed: int) -> dict[str, Any]:
+        """Settings and results as a report lists them."""
+        return {
+            "rule": self.rule_name,
+            **self.settings,
+            "eta in use": self.selection.eta,
+            "noise model": self.noise_model,
+            "bias ||p - u||": self.selection.bias,
+            "proved optimal to": self.selection.gap,
+            "schedule": f"{self.schedule.draws} draws, seed {seed}",
+        }
 
     def check(self, population: Population, training: Training) -> None:
         """Refuse what is of other clients, rounds or cohorts."""
@@ -277,7 +424,7 @@ class CappedRule(Participation):
     """
 
     kind: ClassVar[str] = "capped rule"
-    is_known: ClassVar[bool] = False
+    is_simple: ClassVar[bool] = False
     bounds: ClassVar[str] = "the caps"
 
     rule: AdaptiveRule
@@ -311,14 +458,115 @@ class CappedRule(Participation):
             "importance-compensated, the figure of probabilities) goes with planned rules only."
         )
 
-    @property
-    def depends_on_outputs(self) -> bool:
-        """Whether the rule looks at reports or updates."""
-        return self.reports.mode != "none" or self.rule.watches_updates
+    def charged(
+        self, drawn: IntArray, asked: IntArray, clients: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """The caps of clients that took part, where the rule looks at reports or updates."""
+        if not (self.reports.decide or self.rule.watches_updates):
+            return drawn, asked
+        took_part = (drawn > 0) | (asked > 0)
+        return (
+            np.where(took_part, np.maximum(drawn, self.counts[clients]), 0),
+            np.where(took_part, np.maximum(asked, self.reports.caps[clients]), 0),
+        )
 
-    def cohort(self, round: int) -> IntArray | None:
-        """None: the rule chooses it then."""
-        return None
+    @property
+    def no_explorer(self) -> str:
+        """Why the page of a report cannot solve its selection again."""
+        return (
+            f"{self.rule_name} chooses the cohorts during the training, so there is no selection "
+            "to solve before it."
+        )
+
+    @property
+    def deciding(self) -> tuple[AdaptiveRule, ...]:
+        """The rule that chooses cohorts during the training."""
+        return (self.rule,)
+
+    def planned_under_sums(self) -> FixedCohorts:
+        """Refused: a server of sums sees no single report or update."""
+        raise adaptive_under_distributed_trust(self.rule_name)
+
+    @property
+    def watches_updates(self) -> bool:
+        """Whether the noisy updates of earlier rounds decide who is drawn."""
+        return self.rule.watches_updates
+
+    def choose(self, round: int, view: Callable[[], RoundView], ask: Ask) -> IntArray:
+        """Positions of the clients that the rule names, after it asked for reports."""
+        return rule_cohort(self.rule, view(), ask)
+
+    def header(self) -> dict[str, Any]:
+        """What the first line of a run's ledger says of it."""
+        return {"format": "dpcohort adaptive ledger", "reports": self.reports.mode}
+
+    def entry(self, round: int, cohort: IntArray, ids: Sequence[str]) -> dict[str, Any]:
+        """A round's draws as a line of the ledger: the cohort in its order."""
+        return {"round": round, "cohort": [ids[k] for k in cohort.tolist()]}
+
+    def cohort_of_entry(self, entry: Mapping[str, Any], place: Callable[[str], int]) -> IntArray:
+        """The cohort that was counted."""
+        cohort = np.array([place(name) for name in entry["cohort"]], dtype=np.int64)
+        cohort.setflags(write=False)
+        return cohort
+
+    def check_cohort(
+        self, round: int, cohort: IntArray, drawn: Callable[[], IntArray], ids: Sequence[str]
+    ) -> None:
+        """Refuse draws beyond a client's cap."""
+        more, before = np.bincount(cohort, minlength=len(ids)), drawn()
+        over = np.flatnonzero(more > self.counts - before)
+        if over.size:
+            k = int(over[0])
+            raise BudgetExceededError(
+                f"{ids[k]!r} was drawn {int(before[k])} of {int(self.counts[k])} times; "
+                f"{int(more[k])} more are not in its noise."
+            )
+
+    def check_counts(
+        self, counted: Callable[[], tuple[IntArray, IntArray]], ids: Sequence[str]
+    ) -> None:
+        """Refuse more draws or reports than a client's caps."""
+        draws, reports = counted()
+        beyond = (draws > self.counts) | (reports > self.reports.caps)
+        if beyond.any():
+            name = ids[int(np.flatnonzero(beyond)[0])]
+            raise VerificationError(f"{name!r} is beyond its cap.")
+
+    def beyond(self, draws: IntArray, reports: IntArray) -> Iterator[tuple[int, str]]:
+        """Clients with more draws or reports than their caps, and how many in words."""
+        pairs = (("draws", draws, self.counts), ("reports", reports, self.reports.caps))
+        for what, made, caps in pairs:
+            for k in np.flatnonzero(made > caps).tolist():
+                yield k, f"{int(made[k])} {what}, the cap is {int(caps[k])}"
+
+    def draws_made(self, made: IntArray | None, title: str) -> IntArray:
+        """Draws of each client in a run."""
+        if made is None:
+            raise InputError.because(
+                f"{self.rule_name} chooses each cohort during the training, so the plan {title} "
+                "does not say who is drawn. Draw this figure of the run."
+            )
+        return made
+
+    def shares(
+        self, made: IntArray | None, unbiased: FloatArray, title: str
+    ) -> tuple[dict[str, FloatArray], str]:
+        """Shares of the draws of a run, beside shares of all records."""
+        draws = self.draws_made(made, title)
+        panel = f"{self.rule_name}, as drawn"
+        return {panel: draws / max(1, int(draws.sum())), "by size": unbiased}, "share of draws"
+
+    def facts(self, seed: int) -> dict[str, Any]:
+        """Settings and caps as a report lists them."""
+        return {
+            "rule": self.rule_name,
+            **self.settings,
+            "cohorts": f"chosen during the training, seed {seed}",
+            "draws of a client, at most": int(self.counts.max()),
+            "reports of a client, at most": int(self.reports.caps.max()),
+            "reports": self.reports.mode,
+        }
 
     def check(self, population: Population, training: Training) -> None:
         """Refuse what is of other clients."""
@@ -331,12 +579,11 @@ class CappedRule(Participation):
 
     def plain(self) -> dict[str, Any]:
         """Settings in plain values."""
-        terms = self.reports.terms
         return {
             "rule": self.rule_name,
             "settings": dict(self.settings),
             "watches_updates": self.rule.watches_updates,
-            "reports": None if terms is None else asdict(terms),
+            "reports": self.reports.plain(),
         }
 
     def columns(self) -> dict[str, NDArray[Any]]:

@@ -6,23 +6,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dpcohort._validate import BoolArray
-from dpcohort.accounting.charges import Paid, check_neighbours
+from dpcohort.accounting.charges import Charge, Paid, check_neighbours
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import History
 from dpcohort.accounting.segments import (
     Segment,
+    Source,
     check_contract,
     left_population,
     past_of,
 )
 from dpcohort.clients import Population
+from dpcohort.errors import InputError
 from dpcohort.planning.participation import refuse_clients
 
 
@@ -43,6 +45,63 @@ class Past:
 
     segments: tuple[Segment, ...] = ()
     paid: Paid = field(default_factory=Paid)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a mod of Flower can keep a plan with it."""
+        return not self.segments
+
+    @property
+    def no_explorer(self) -> str:
+        """Why the page of a report cannot solve the selection again; empty where it can."""
+        if not self.segments:
+            return ""
+        return (
+            "This plan goes on from an earlier run, and its clients have what that left of their "
+            "budgets; the explorer knows whole ones. Use dpcohort replan."
+        )
+
+    def last(self, otherwise: str) -> Segment:
+        """The run that a plan continues.
+
+        Args:
+            otherwise: what is wrong if it continues none.
+
+        Raises:
+            InputError: it continues none.
+        """
+        if not self.segments:
+            raise InputError.because(otherwise)
+        return self.segments[-1]
+
+    def refuse_beginning(self) -> None:
+        """Refuse a training that begins anew though budgets were spent in earlier runs."""
+        if self.segments:
+            raise InputError.because(
+                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
+                "which: --after RUN (in Python after=RUN)."
+            )
+
+    def refuse_seeds(self) -> None:
+        """Refuse to train several times what may be spent once."""
+        if self.segments:
+            raise InputError.because(
+                "a plan that goes on from a run is trained once: several seeds would spend what is "
+                "left several times. Use one seed."
+            )
+
+    def source(self, own: Source, later: Sequence[Charge] = ()) -> Source:
+        """The least private source of noise of a run, the runs before it and all charges.
+
+        Args:
+            own: of the run itself.
+            later: charges after the plan was made.
+        """
+        sources = {own, *(segment.source for segment in self.segments)}
+        if not all(charge.private for charge in (*self.paid.charges, *later)):
+            sources.add("seed")
+        order: tuple[Source, ...] = ("seed", "floating point", "private")
+        return next(one for one in order if one in sources)
 
     @property
     def rounds(self) -> int:

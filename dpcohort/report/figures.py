@@ -305,19 +305,17 @@ def noise_figure(plan: Plan) -> Figure:
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if held.size == 0:
         raise InputError.because("no drawn client of this plan has a budget, so there is no noise.")
-    raw = plan.reports.are_raw
-    deployed = "deployed" if raw else "deployed and certified"
     epsilon, batches = plan.population.epsilon[held], plan.batch_sizes[held]
     with _one_panel(4.2, 3.0) as (figure, axis):
         for name, z, marker, colour in (
             ("the paper's formula", papers_noise(plan), "x", PALETTE[1]),
-            (deployed, plan.noise_multipliers, "o", PALETTE[0]),
+            (plan.reports.deployed, plan.noise_multipliers, "o", PALETTE[0]),
         ):
             level = z[held] / batches
             axis.scatter(epsilon, level, s=16, marker=marker, color=colour, label=name)
+        marks = [f"({words})" for words in plan.reports.title]
         axis.set_title(
-            f"{plan.rule}: noise for {plan.participation.bounds}"
-            + (" (NOT PRIVATE: raw reports)" if raw else ""),
+            " ".join([f"{plan.rule}: noise for {plan.participation.bounds}", *marks]),
             fontsize=8,
         )
         _log_scale(axis.xaxis, axis.yaxis)
@@ -356,11 +354,7 @@ def participation_figure(
         )
     known = draws or {}
     for name, plan in plans.items():
-        if not plan.participation.is_known and name not in known:
-            raise InputError.because(
-                f"{plan.rule} chooses each cohort during the training, so the plan "
-                f"{name} does not say who is drawn. Draw this figure of the run."
-            )
+        plan.participation.draws_made(known.get(name), name)
     heard = {
         name: who_was_heard(plan, known.get(name), groups=groups) for name, plan in plans.items()
     }

@@ -164,7 +164,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
 @singledispatch
 def _values(participation: Participation, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
     """The head and the columns of a plan's JSON."""
-    head = {"sha256": plan.sha256, **plan.plain_settings(), "private": not plan.reports.are_raw}
+    head = {"sha256": plan.sha256, **plan.plain_settings(), "private": plan.reports.mode != "raw"}
     return head, {
         "draw_cap": plan.counts,
         "report_cap": plan.reports.caps,
@@ -302,7 +302,7 @@ def _row(view: _LocalView, k: int, p: float, u: float) -> list[str | Text]:
 
 
 def _sentences(plan: Plan) -> list[str]:
-    people, training, terms = plan.population, plan.training, plan.reports.terms
+    people, training = plan.population, plan.training
     settings = ", ".join(f"{key} {value}" for key, value in plan.participation.settings.items())
     private = np.flatnonzero(~people.public)
     lines = [
@@ -312,22 +312,12 @@ def _sentences(plan: Plan) -> list[str]:
     ]
     if private.size:
         first = private[0]
-        asked = "" if terms is None else f" and asked at most {plan.reports.caps[first]} times"
+        asked = plan.reports.cap_words(first)
         lines.append(
             f"Each is drawn at most {plan.counts[first]} times{asked}; the noise is made "
             "for that, and certified."
         )
-    if terms is not None and terms.mode == "private":
-        where = "one mini-batch" if terms.mini_batch else "all records"
-        lines.append(
-            f"A report is the mean {terms.statistic} on {where}, clipped at {terms.top:g}, with "
-            f"noise; all reports together take {terms.share:.0%} of a budget.".replace("%", " %")
-        )
-    if plan.reports.are_raw:
-        lines.append(
-            "NOT PRIVATE: reports are raw. Clients tell their losses without noise, so no epsilon "
-            "holds; use it to reproduce papers only."
-        )
+    lines += plan.reports.sentences()
     lines.append(f"Plan {plan.sha256[:16]}")
     return lines
 
@@ -341,15 +331,16 @@ def _caps_table(plan: Plan, rows: int) -> Table:
     order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
     for k in _ends(order, rows).tolist():
         public = bool(plan.population.public[k])
-        certified = "-" if public or plan.reports.are_raw else f"{plan.certified_epsilon[k]:.4g}"
+        epsilon = None if public else plan.reports.epsilon(float(plan.certified_epsilon[k]))
+        report_cap, report_std = plan.reports.cells(k, float(plan.report_stds[k]))
         table.add_row(
             Text(one_line(plan.population.ids[k])),
             str(int(plan.population.sizes[k])),
             "public" if public else f"{plan.population.epsilon[k]:.4g}",
             str(int(plan.counts[k])),
-            "-" if plan.reports.terms is None else str(int(plan.reports.caps[k])),
+            report_cap,
             f"{plan.noise_multipliers[k]:.4g}",
-            f"{plan.report_stds[k]:.3g}" if plan.reports.are_private else "-",
-            certified,
+            report_std,
+            "-" if epsilon is None else f"{epsilon:.4g}",
         )
     return table

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.runs.callbacks import EachRound as EachRound
     from dpcohort.runs.callbacks import ProgressBar as ProgressBar
     from dpcohort.runs.callbacks import TensorBoardLog as TensorBoardLog
     from dpcohort.runs.configured import aggregation_for as aggregation_for
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from dpcohort.runs.evaluation import who_was_heard as who_was_heard
     from dpcohort.runs.folder import environment as environment
     from dpcohort.runs.folder import finite_json as finite_json
+    from dpcohort.runs.job import ConfigSource as ConfigSource
     from dpcohort.runs.job import Job as Job
+    from dpcohort.runs.job import JobOptions as JobOptions
     from dpcohort.runs.job import resolve_device as resolve_device
     from dpcohort.runs.provenance import NOT_PRIVATE as NOT_PRIVATE
     from dpcohort.runs.receipts import ClientReceipt as ClientReceipt
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    callbacks="ProgressBar TensorBoardLog",
+    callbacks="EachRound ProgressBar TensorBoardLog",
     configured=(
         "aggregation_for configured_data configured_job configured_optimiser "
         "configured_population configured_training data_section held_out_within"
@@ -65,7 +68,7 @@ __all__, __getattr__, __dir__ = names_on_use(
         "summarise_seeds who_was_heard"
     ),
     folder="environment finite_json",
-    job="Job resolve_device",
+    job="ConfigSource Job JobOptions resolve_device",
     provenance="NOT_PRIVATE",
     receipts="ClientReceipt Receipt make_receipts",
     run="Callback Curve Run network_of records_for",

@@ -8,7 +8,7 @@ round took tells how many records were drawn, so of a private run no time is wri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,7 @@ from dpcohort.runs.run import Run
 
 def added_noise(record: RoundRecord, run: Run) -> list[float]:
     """What each draw of a round really added: where noise is distributed, its share."""
-    distributed = run.plan.distributed
-    if distributed is None:
-        return list(record.noise_stds)
-    shares = distributed.shares[list(record.clients)] * run.plan.training.clip
-    return [float(share) for share in shares]
+    return run.plan.noise.added(record.clients, record.noise_stds, run.plan.training.clip)
 
 
 def _scalars(record: RoundRecord, run: Run) -> Iterator[tuple[str, float]]:
@@ -45,6 +41,32 @@ def _is_last(run: Run) -> bool:
 
 def _keeps_time_secret(run: Run) -> bool:
     return bool(run.settings.get("randomness") == "entropy")
+
+
+class EachRound:
+    """A callback that waits for all of several runs to do a round, and then shows them together.
+
+    Args:
+        count: how many runs are trained together.
+        show: called with the number of rounds done and the runs.
+        together: what the runs of one group have in common; by default all are of one.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        show: Callable[[int, Sequence[Run]], None],
+        together: Callable[[Run], object] = lambda run: None,
+    ) -> None:
+        self._count, self._show, self._together = count, show, together
+        self._groups: dict[object, dict[int, Run]] = {}
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Show the runs of a group once the last of them did the round."""
+        runs = self._groups.setdefault(self._together(run), {})
+        runs[id(run)] = run
+        if len(runs) == self._count and len({one.rounds_done for one in runs.values()}) == 1:
+            self._show(run.rounds_done, list(runs.values()))
 
 
 class ProgressBar:

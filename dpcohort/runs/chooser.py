@@ -17,15 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.rule import REPORT_DRAW, AdaptiveRule, ReportTerms, rule_cohort
+from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.randomness import draw_positions
+from dpcohort.engine.randomness import draw_batches
 from dpcohort.engine.rounds import one_thread_each
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
+from dpcohort.planning.participation import Participation
 from dpcohort.runs.journal import Journal
 
 #: Gets noised reports of clients on a model, in a round, by position; some may not come.
@@ -37,7 +38,7 @@ SKETCHES = "adaptive.update."
 
 
 class Chooser:
-    """An adaptive rule, with its charged reports and what it may know of updates.
+    """Selection of each round's cohort, with charged reports and what it may know of updates.
 
     Updates carry their noise when the server sees them, so to look at them is post-processing and
     free. For rules that do, a sketch of each client's last update is kept: every coordinate is
@@ -45,23 +46,24 @@ class Chooser:
     products of sketches are those of the updates in the mean (count sketch, Charikar et al., 2002).
 
     Args:
-        rule: what decides.
+        participation: what decides: a schedule, or a rule.
         journal: what was reported and drawn.
-        ask: gets reports, which are counted before.
+        ask: makes what gets reports, which are counted before.
         repeats: whether a report that a crash left unanswered is made again as the very same one.
         arrays: of the checkpoint that a run goes on from.
     """
 
     def __init__(
         self,
-        rule: AdaptiveRule,
+        participation: Participation,
         journal: Journal,
-        ask: Ask,
+        ask: Callable[[], Ask],
         *,
         repeats: bool,
         arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
     ) -> None:
-        self._rule, self._journal, self._ask, self._repeats = rule, journal, ask, repeats
+        self._participation, self._journal = participation, journal
+        self._make_ask, self._repeats = ask, repeats
         self._cells: tuple[Tensor, Tensor] | None = None
         self._sketches: dict[int, FloatArray] = {
             int(name.removeprefix(SKETCHES)): np.asarray(sketch, np.float64)
@@ -70,12 +72,20 @@ class Chooser:
         }
 
     def cohort(self, round: int, parameters: Tensor) -> IntArray:
-        """What the rule comes to, unless the journal has it already."""
-        found = self._journal.cohort(round)
-        if found is not None:
-            return found
-        view = self._journal.view(round, self._sketches, repeats=self._repeats)
-        return rule_cohort(self._rule, view, lambda asked: self.reports(round, asked, parameters))
+        """Positions of the clients drawn in a round: those counted already, or chosen now."""
+        counted = self._journal.cohort(round)
+        if counted is not None:
+            return counted
+        return self._participation.choose(
+            round,
+            lambda: self._journal.view(round, self._sketches, repeats=self._repeats),
+            lambda asked: self.reports(round, asked, parameters),
+        )
+
+    @cached_property
+    def _ask(self) -> Ask:
+        """What gets reports; made when the first are asked for."""
+        return self._make_ask()
 
     def reports(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
         """The reports of these clients on this model: counted, then asked for, then kept.
@@ -100,7 +110,7 @@ class Chooser:
 
     def saw(self, clients: IntArray, updates: Tensor) -> None:
         """Keep sketches of updates, if the rule looks at them."""
-        if self._rule.watches_updates:
+        if self._participation.watches_updates:
             sketches = self._sketch(updates)
             for row, client in enumerate(clients.tolist()):
                 self._sketches[client] = sketches[row]
@@ -150,8 +160,6 @@ class ReportHandler:
         Clipped, centred, summed, noised, divided by a public number.
         """
         terms = self._plan.reports.terms
-        if terms is None:
-            raise InputError.because(f"the rule {self._plan.rule} has no reports.")
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         noisy = noisy_sums(round, parameters, positions, terms)
@@ -199,7 +207,7 @@ class ReportHandler:
     def _positions(self, round: int, k: int, terms: ReportTerms) -> IntArray | None:
         if not terms.mini_batch:
             return None
-        return draw_positions(
+        batches = draw_batches(
             self._streams,
             self._plan.contract.sampler,
             size=int(self._plan.population.sizes[k]),
@@ -208,8 +216,8 @@ class ReportHandler:
             round=round,
             client=k,
             draw=REPORT_DRAW,
-            step=0,
         )
+        return batches(0)
 
 
 class LossMeter:

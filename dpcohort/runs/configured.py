@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from dpcohort.accounting.charges import (
     private_clients,
     read_charge,
 )
-from dpcohort.accounting.distributed import refuse_undistributable, sum_only
+from dpcohort.accounting.distributed import refuse_undistributable
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -34,7 +34,7 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import FILLED, RULES, find_rule, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.text_files import is_table, toml_text
+from dpcohort.text_files import is_table
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dpcohort.data import Dataset, Partition, TableColumns
     from dpcohort.data.tables import Table
     from dpcohort.engine import Optimiser
-    from dpcohort.runs.job import Job
+    from dpcohort.runs.job import Job, JobOptions
 
 
 PUBLIC_CLIENT = "public-data"
@@ -578,13 +578,9 @@ def configured_job(
     *,
     data: Dataset | None = None,
     population: Population | None = None,
-    partition: Partition | None = None,
     shift: int = 0,
-    device: str | None = None,
-    private_entropy: bool = False,
-    label: str = "",
     plan: Plan | None = None,
-    after: Path | None = None,
+    **options: Unpack[JobOptions],
 ) -> Job:
     """The training of a configuration.
 
@@ -592,14 +588,10 @@ def configured_job(
         config: the configuration.
         data: its data set, if it is loaded already.
         population: other clients than the configuration's, with a partition for them.
-        partition: who holds which record, if that is not as the configuration says.
         shift: added to the seeds of run and schedule; a partition whose seed is given stays.
-        device: instead of the configuration's.
-        private_entropy: batches and noise from the operating system's entropy.
-        label: what the run is called in comparisons.
         plan: a finished plan in place of the configuration's own clients, rounds and rule; data,
             model and optimiser must fit it.
-        after: folder of the run that the plan goes on from, if it does.
+        options: in place of what the configuration says; None leaves it to the configuration.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
@@ -607,8 +599,6 @@ def configured_job(
         >>> job.model_name, len(job.plan.population)
         ('logistic', 20)
     """
-    from dpcohort.runs.job import make_job
-
     if data is None:
         dataset = configured_data(config, None if plan is None else plan.population.ids)
     else:
@@ -617,43 +607,39 @@ def configured_job(
         plan = configured_plan(config, dataset, population=population, shift=shift)
     else:
         _check_charges_are_counted(config, plan)
-    seed = config.run.seed + shift
-    if partition is None:
-        partition = _partition(config, plan, dataset, seed, after)
+    seed, model, run = config.run.seed + shift, config.model, config.run
     rule, settings = config.aggregation
-    job = make_job(
-        plan,
-        config.model.name,
-        dataset,
-        partition=partition,
-        engine=config.run.engine,
-        optimiser=configured_optimiser(config.optimiser, clip=plan.training.clip),
-        aggregation=rule,
-        aggregation_settings=settings,
-        seed=seed,
-        device=device or config.run.device,
-        evaluate_every=config.run.evaluate_every,
-        checkpoint_every=config.run.checkpoint_every,
-        private_entropy=private_entropy,
-        merged_noise=config.run.merged_noise,
-        model_options=config.model.options,
-        weights=None if config.model.weights is None else config.folder / config.model.weights,
-        weights_source=config.model.weights_source,
-        frozen=config.model.frozen,
-        after=after,
-    )
-    return replace(
-        job,
-        label=label,
-        config=toml_text(config.values),
-        config_folder=config.folder,
-        tuning=config.tuning,
-    )
+    stated: JobOptions = {
+        "engine": run.engine,
+        "optimiser": configured_optimiser(config.optimiser, clip=plan.training.clip),
+        "aggregation": rule,
+        "aggregation_settings": settings,
+        "seed": seed,
+        "device": run.device,
+        "evaluate_every": run.evaluate_every,
+        "checkpoint_every": run.checkpoint_every,
+        "merged_noise": run.merged_noise,
+        "model_options": model.options,
+        "weights": None if model.weights is None else config.folder / model.weights,
+        "weights_source": model.weights_source,
+        "frozen": model.frozen,
+    }
+    given: Any = {name: value for name, value in options.items() if value is not None}
+    chosen: JobOptions = {**stated, **given}
+    if "partition" not in chosen:
+        after = chosen.get("after")
+        folder = None if after is None else Path(after)
+        chosen["partition"] = _partition(config, plan, dataset, seed, folder)
+    # Plans are made without torch, which jobs need.
+    from dpcohort.runs.job import ConfigSource, make_job
+
+    job = make_job(plan, model.name, dataset, **chosen)
+    return replace(job, source=ConfigSource.of(config))
 
 
 def _check_charges_are_counted(config: Config, plan: Plan) -> None:
     """Refuse a finished plan that promises again what the charges of a configuration took."""
-    counted = {charge.id for charge in plan.paid.charges}
+    counted = {charge.id for charge in plan.past.paid.charges}
     for charge in configured_charges(config):
         if charge.id not in counted:
             raise InputError.because(
@@ -833,6 +819,7 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
     from dpcohort.engine import InverseRootStep, InverseTimeStep, Optimiser, StepSize
+    from dpcohort.engine.local_rule import local_rule
 
     step: float | StepSize = 0.1 if section.learning_rate is None else section.learning_rate
     if section.step == "inverse-time" and section.beta is not None:
@@ -845,6 +832,7 @@ def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser
         server_momentum=section.server_momentum,
         server=section.server,
         server_settings=section.server_settings,
+        local=local_rule(section.local, section.local_settings),
         average_decay=section.average_decay,
     )
 
@@ -881,8 +869,8 @@ def aggregation_for(
             allowed="the name of a rule, or an object with combine(updates, cohort)",
             next_step="See: dpcohort rules",
         )
-    if plan.distributed is not None and type(made) is not Mean:
-        raise sum_only(
+    if type(made) is not Mean:
+        plan.noise.refuse_single_updates(
             f"the aggregation {getattr(made, 'name', type(made).__name__)} needs single updates",
             "the aggregation mean",
         )

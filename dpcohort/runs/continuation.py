@@ -139,8 +139,8 @@ def replan(
             f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder}"
         )
     old = Plan.load(folder / PLAN)
-    paid = in_order((*old.paid.charges, *later_charges(folder, old), *charges))
-    before = (*old.before, segment_of(folder, old))
+    paid = in_order((*old.past.paid.charges, *later_charges(folder, old), *charges))
+    before = (*old.past.segments, segment_of(folder, old))
     left = old.training.rounds - before[-1].rounds
     if rounds is None and left == 0:
         raise InputError.because(
@@ -163,31 +163,27 @@ def replan(
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before, "charges": paid}
     typed(*([rule] if isinstance(rule, str) else ()))
-    if old.adaptive is None:
+    if not old.participation.deciding:
         name = rule or old.rule
         settings = old.participation.settings if rule in (None, old.rule) else {}
         return make_plan(
             people,
             training,
             selection=rule_from_settings(name, **settings),
-            noise_model=old.fixed_cohorts.noise_model,
+            noise_model=old.participation.fixed.noise_model,
             draws=old.schedule.draws,
             **common,
         )
     from dpcohort.adaptive import make_adaptive_plan
 
-    if rule is None and isinstance(old.adaptive.rule, RecordedRule):
+    (chosen,) = old.participation.deciding
+    if rule is None and isinstance(chosen, RecordedRule):
         raise InputError.because(
             f"the rule {old.rule!r} is not part of dpcohort: say where it is, "
             "--rule MODULE:CLASS (in Python rule='MODULE:CLASS')."
         )
-    if old.reports.terms is not None:
-        common |= {
-            "report_share": old.reports.terms.share,
-            "loss_bound": old.reports.terms.loss_bound,
-        }
-        common["reports"] = old.reports.terms.mode
-    return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
+    common |= old.reports.settings()
+    return make_adaptive_plan(people, training, rule=rule or chosen, **common)
 
 
 def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: int | None) -> int:
@@ -205,7 +201,7 @@ def _members(old: Plan, before: tuple[Segment, ...], people: Population, asked: 
     size = old.training.cohort_size
     if asked is not None:
         size = whole_number("cohort_size", asked, at_least=1)
-    if old.distributed is None:
+    if not old.noise.only_sums:
         return size
     contract, stay = old.contract, len(people)
     if asked is None and size == len(old.population):
@@ -285,9 +281,9 @@ def broken_leavers(
         old,
         journal.draws,
         clients=gone,
-        reports=None if old.adaptive is None else journal.reports,
+        reports=journal.reports,
         method=method,
-        later=[charge for charge in paid if charge not in old.paid.charges],
+        later=[charge for charge in paid if charge not in old.past.paid.charges],
     )
     return [receipt for receipt in made if not receipt.holds]
 
@@ -300,7 +296,7 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
     """
     content, journal = _whole_lines(folder / LEDGER), Journal.read(plan, folder / LEDGER)
     everybody = np.arange(len(plan.population))
-    draws, reports = plan.charged(journal.draws, journal.reports, everybody)
+    draws, reports = plan.participation.charged(journal.draws, journal.reports, everybody)
     took_part = np.flatnonzero((draws > 0) | (reports > 0)).tolist()
     ids, public = plan.population.ids, plan.population.public
     events = {
@@ -319,7 +315,7 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
             for k, h in events.items()
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
-        honest=1 if plan.distributed is None else plan.distributed.honest,
+        honest=plan.noise.honest,
     )
 
 
@@ -343,36 +339,35 @@ def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
         VerificationError: the run is not as it was when the plan was made.
     """
     folder = find_run(after)
-    if not plan.before:
-        raise InputError.because(
-            f"the plan {plan.sha256[:16]}... goes on from no run. Make one that goes on from "
-            f"{folder}: dpcohort replan {folder} --clients NEW.csv --out plan.json"
-        )
-    _check_past(plan, folder)
+    last = plan.past.last(
+        f"the plan {plan.sha256[:16]}... goes on from no run. Make one that goes on from "
+        f"{folder}: dpcohort replan {folder} --clients NEW.csv --out plan.json"
+    )
+    _check_past(plan, last, folder)
     owner = settings_sha256(read_json(folder / SETTINGS))
     next_round, arrays, _ = latest_checkpoint(folder / CHECKPOINTS, owner=owner)
-    if next_round > plan.before[-1].rounds:
+    if next_round > last.rounds:
         raise VerificationError(
-            f"{folder / LEDGER} does not count round {plan.before[-1].rounds}, which was computed. "
+            f"{folder / LEDGER} does not count round {last.rounds}, which was computed. "
             "Nothing is computed without a whole ledger; see: dpcohort verify"
         )
     return arrays
 
 
-def _check_past(plan: Plan, folder: Path) -> None:
+def _check_past(plan: Plan, last: Segment, folder: Path) -> None:
     """What a plan says of the runs before is what their ledgers say."""
     old = Plan.load(folder / PLAN)
-    if old.sha256 != plan.before[-1].plan:
+    if old.sha256 != last.plan:
         raise InputError.because(
-            f"the plan goes on from the run of the plan {plan.before[-1].plan[:16]}..., and "
+            f"the plan goes on from the run of the plan {last.plan[:16]}..., and "
             f"{folder} has {old.sha256[:16]}.... Give the run that it was made from."
         )
-    if (*old.before, segment_of(folder, old)) != plan.before:
+    if plan.past.segments != (*old.past.segments, segment_of(folder, old)):
         raise VerificationError(
             f"{folder} is not as it was when the plan was made: its ledger counts other "
             "draws. What was spent must be in the plan; make it again with dpcohort replan."
         )
-    missing = {*old.paid.charges, *later_charges(folder, old)} - set(plan.paid.charges)
+    missing = {*old.past.paid.charges, *later_charges(folder, old)} - set(plan.past.paid.charges)
     if missing:
         raise VerificationError(
             f"the plan does not count what was paid beside the rounds of {folder}: "
@@ -419,7 +414,7 @@ def charge_run(run: str | Path, charge: Charge) -> None:
         check_later([charge], found.plan)
         if source_of(found.settings) == "private":
             refuse_simulated([charge])
-        known = (*found.plan.paid.charges, *later_charges(folder, found.plan))
+        known = (*found.plan.past.paid.charges, *later_charges(folder, found.plan))
         unnamed = [one.title for one in known if one.id not in charge.after]
         if unnamed:
             raise InputError.because(
@@ -434,8 +429,8 @@ def charge_run(run: str | Path, charge: Charge) -> None:
             # A run that was stopped may be resumed, and spend all that was planned.
             found.ledger.draws if done else plan.counts,
             settings=found.settings,
-            reports=found.reports if done or plan.adaptive is None else plan.reports.caps,
-            later=(*known[len(plan.paid.charges) :], charge),
+            reports=found.reports if done else plan.reports.caps,
+            later=(*known[len(plan.past.paid.charges) :], charge),
         ):
             if receipt.client in charge.spent and not receipt.holds:
                 whole = receipt.in_all()
@@ -492,10 +487,10 @@ def take_over(plan: Plan, old: Path, folder: Path) -> None:
     """
     with open_log(old / LEDGER, exclusive=True):
         refuse_continued(old, plan, folder)
-        _check_past(plan, old)
-        for number in range(1, len(plan.before)):
+        _check_past(plan, plan.past.segments[-1], old)
+        for number in range(1, len(plan.past.segments)):
             _copy(old / BEFORE / str(number), folder / BEFORE / str(number))
-        _copy(old, folder / BEFORE / str(len(plan.before)))
+        _copy(old, folder / BEFORE / str(len(plan.past.segments)))
         if not (old / RESULT).exists():  # no more is counted there, so these are its last
             Run.load(old).write_receipts()
         place = os.path.relpath(folder.resolve(), old.resolve())
@@ -525,7 +520,7 @@ def _holders(after: Path, data: Dataset) -> dict[int, str] | None:
         after: the run's folder.
         data: the data set that goes on.
     """
-    runs_before = len(Plan.load(after / PLAN).before)
+    runs_before = len(Plan.load(after / PLAN).past.segments)
     places = [after / BEFORE / str(i + 1) for i in range(runs_before)]
     found: dict[int, str] = {}
     for place in (*places, after):

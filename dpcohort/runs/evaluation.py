@@ -210,11 +210,7 @@ def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup
     population = plan.population
     is_public = bool(population.public[part[0]])
     records = float(population.sizes[part].sum() / population.total_size)
-    if plan.distributed is None:
-        loud: FloatArray = draws.astype(np.float64)
-        levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
-    else:
-        loud, levels = draws * plan.distributed.weights, plan.distributed.shares[part]
+    loud, levels = draws * plan.noise.weights, plan.noise.std_per_draw(plan.batch_sizes)[part]
     draw_share = float(loud[part].sum()) / max(1e-300, float(loud.sum()))
     times, squares = int(draws[part].sum()), float((draws[part] * levels**2).sum())
     epsilon = population.epsilon[part]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
+from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data.arrays import is_mapped
 from dpcohort.data.dataset import affine_map, without_label
@@ -61,6 +62,7 @@ from dpcohort.runs.journal import Journal
 from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
+from dpcohort.text_files import toml_text
 from dpcohort.training import EngineName
 
 #: Keeps the partition's stream apart from any other made of the same seed.
@@ -69,6 +71,25 @@ _PARTITION_STREAM = 11
 _MOST_RESIDENT_FLOATS = 300_000_000
 #: Test records whose gradients are looked at, and numbers of them that are formed at a time.
 _SOME_RECORDS, _FORMED_NUMBERS = 200, 1 << 22
+
+
+class ConfigSource(NamedTuple):
+    """The configuration that a training came from.
+
+    Attributes:
+        text: TOML; empty where the server of a federation has none.
+        folder: what relative paths in it start from.
+        tuning: where its settings came from, if ``dpcohort tune`` chose them.
+    """
+
+    text: str = ""
+    folder: Path | None = None
+    tuning: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> ConfigSource:
+        """A configuration as a training takes it along."""
+        return cls(toml_text(config.values), config.folder, config.tuning)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,13 +105,11 @@ class TrainingJob(ABC):
         private: batches and noise from the operating system's entropy.
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
-        config: text of the configuration it came from, if any.
-        config_folder: what relative paths in it start from.
+        source: the configuration that it came from, if any.
         after: folder of the run that it goes on from, if its plan does.
         carried: state of the model it goes on from; empty for fresh weights.
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
             None for the start that a seed gives.
-        tuning: where its settings came from, if ``dpcohort tune`` chose them.
     """
 
     plan: Plan
@@ -101,9 +120,7 @@ class TrainingJob(ABC):
     private: bool = False
     device: str = "cpu"
     checkpoint_every: int = 1
-    config: str | None = None
-    tuning: Mapping[str, Any] | None = None
-    config_folder: Path | None = None
+    source: ConfigSource | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Any] | None = None
@@ -115,6 +132,12 @@ class TrainingJob(ABC):
                 f"{self.after} trained a model of {parameters.size:,} parameters and the plan is "
                 f"for {dimension:,}. Go on with the model of that run."
             )
+
+    @property
+    def tuning(self) -> dict[str, dict[str, Any]]:
+        """What ``run.json`` says of where the settings came from, if it says anything."""
+        known = self.source is not None and self.source.tuning
+        return {"tuning": dict(known)} if known else {}
 
     @property
     def repeats(self) -> bool:
@@ -211,8 +234,8 @@ class TrainingJob(ABC):
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """What names the cohorts; None where the schedule does.
+    ) -> Chooser:
+        """What names the cohorts of a run.
 
         Args:
             journal: where reports are counted.
@@ -222,15 +245,15 @@ class TrainingJob(ABC):
         Raises:
             InputError: a run with raw reports cannot go on, for they were never written down.
         """
-        if self.plan.adaptive is None:
-            return None
-        if self.plan.reports.are_raw and not journal.is_empty:
-            raise InputError.because(
-                "a run with raw reports cannot go on: what clients reported was never written "
-                "down. Begin it again in another folder."
-            )
-        rule, ask = self.plan.adaptive.rule, self.reporter(records)
-        return Chooser(rule, journal, ask, repeats=self.repeats, arrays=arrays)
+        if not journal.is_empty:
+            self.plan.reports.refuse_resume()
+        return Chooser(
+            self.plan.participation,
+            journal,
+            lambda: self.reporter(records),
+            repeats=self.repeats,
+            arrays=arrays,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -262,10 +285,7 @@ class Job(TrainingJob):
         """Its label, or else the rules that make it what it is."""
         combined = described_aggregation(self.aggregation, self.plan)
         rules = [self.plan.rule] + ([] if combined is None else [combined["rule"]])
-        if self.plan.reports.are_raw:
-            rules.append("raw reports, NOT PRIVATE")
-        if self.plan.distributed is not None:
-            rules.append(f"distributed ({self.plan.distributed.honest} honest)")
+        rules += [*self.plan.reports.title, *self.plan.noise.title]
         return self.label or ", ".join(rules)
 
     @cached_property
@@ -274,9 +294,10 @@ class Job(TrainingJob):
         if self.private:
             return Streams.from_entropy()
         seed = self.seed
-        if self.plan.before:  # rounds are numbered anew, and must not repeat the noise of the old
-            said = f"{seed} after {self.plan.before[-1].ledger}".encode()
-            seed = int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
+        for before in self.plan.past.segments[-1:]:
+            # Rounds are numbered anew, and must not repeat the noise of the old.
+            name = f"{seed} after {before.ledger}".encode()
+            seed = int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
         return Streams.seeded(seed)
 
     @property
@@ -316,7 +337,7 @@ class Job(TrainingJob):
             **({} if combined is None else {"aggregation": combined}),
             **({"merged_noise": True} if self.merged_noise else {}),
             **({"task": said} if (said := self.task.to_dict()) else {}),
-            **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
+            **self.tuning,
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -403,41 +424,82 @@ class Job(TrainingJob):
         return {**found, "warnings": [*self.data.remarks, *found["warnings"]]}
 
 
+class JobOptions(TypedDict, total=False):
+    """What ``train`` and ``make_job`` take beside plan, model and data; every key may be left out.
+
+    Attributes:
+        partition: who holds which records; by default an IID partition of exactly the plan's
+            sizes, from the seed.
+        engine: ``batched`` (the default) or ``reference``.
+        optimiser: step sizes, server optimiser, average of iterates.
+        aggregation: how a round's noisy updates are combined: a rule, or its name (``dpcohort
+            rules`` lists them); by default the mean.
+        aggregation_settings: of a rule given by name.
+        seed: of the initial weights and the default partition, and of batches and noise; 0 by
+            default. Whoever knows it can take the noise off again, so receipts say NOT PRIVATE.
+        device: ``auto`` (the default), ``cpu`` or ``cuda``.
+        evaluate_every: rounds between evaluations on the test set; about 20 in all by default.
+        checkpoint_every: rounds between checkpoints; about 20 in all by default.
+        private_entropy: batches and noise from the operating system's entropy. Cannot be
+            reproduced; a round that was counted before a crash is lost, never computed again.
+        merged_noise: draw the noise of all last local steps of a round as one vector. The model
+            has the same law and comes faster, but single updates then lack noise: in simulation
+            only, and with the plain mean only.
+        model_options: of a model given by name.
+        weights: of a model given by name: a safetensors file to start from.
+        weights_source: whose weights these are and what they were trained on, for receipts.
+        frozen: of a model given by name: parameters, or parts of it, that are not trained.
+        after: folder of the run that a plan of ``replan`` continues, with its model.
+        label: what the run is called in comparisons.
+    """
+
+    partition: Partition | None
+    engine: str
+    optimiser: Optimiser | None
+    aggregation: str | AggregationRule
+    aggregation_settings: Mapping[str, Any] | None
+    seed: int
+    device: str | None
+    evaluate_every: int | None
+    checkpoint_every: int | None
+    private_entropy: bool
+    merged_noise: bool
+    model_options: Mapping[str, Any] | None
+    weights: str | Path | None
+    weights_source: str
+    frozen: Sequence[str]
+    after: str | Path | None
+    label: str
+
+
 def make_job(
-    plan: Plan,
-    model: str | nn.Module,
-    data: str | Dataset,
-    *,
-    partition: Partition | None = None,
-    engine: str = "batched",
-    optimiser: Optimiser | None = None,
-    aggregation: str | AggregationRule = "mean",
-    aggregation_settings: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    evaluate_every: int | None = None,
-    checkpoint_every: int | None = None,
-    private_entropy: bool = False,
-    merged_noise: bool = False,
-    model_options: Mapping[str, Any] | None = None,
-    weights: str | Path | None = None,
-    weights_source: str = "",
-    frozen: Sequence[str] = (),
-    after: str | Path | None = None,
+    plan: Plan, model: str | nn.Module, data: str | Dataset, **options: Unpack[JobOptions]
 ) -> Job:
-    """Check that plan, model and data belong together; see ``train`` for the arguments.
+    """Check that plan, model and data belong together.
+
+    Args:
+        plan: cohorts, noise, clip; its dimension must be the model's.
+        model: a name for ``build_model``, or a module.
+        data: a data set, or the name of one.
+        options: see `JobOptions`.
 
     Raises:
         InputError: they do not, with both numbers and what to change.
     """
-    whole_number("seed", seed, at_least=0)
-    choice("engine", engine, get_args(EngineName))
-    combined = aggregation_for(plan, aggregation, aggregation_settings)
-    chosen_device = resolve_device(device)
+    for name in options:
+        choice("option of a training", name, JobOptions.__annotations__)
+    seed = whole_number("seed", options.get("seed", 0), at_least=0)
+    engine = choice("engine", options.get("engine", "batched"), get_args(EngineName))
+    rule = aggregation_for(
+        plan, options.get("aggregation", "mean"), options.get("aggregation_settings")
+    )
+    device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
-    if not private_entropy:
+    if not options.get("private_entropy"):
         dataset.refuse_unusable()
     check_own_loss(dataset.task)
+    weights, frozen = options.get("weights"), options.get("frozen", ())
+    model_options = options.get("model_options") or {}
     if isinstance(model, str):
         name, module = model, built_model(model, dataset, seed, model_options, weights, frozen)
     else:
@@ -449,33 +511,31 @@ def make_job(
             f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
         )
     plan.verify_unless_made_here()
-    optimiser = optimiser or Optimiser()
-    carried, folder = carried_state(plan, after, optimiser), None if after is None else Path(after)
+    optimiser = options.get("optimiser") or Optimiser()
+    after = None if (given := options.get("after")) is None else Path(given)
+    carried = carried_state(plan, after, optimiser)
+    partition = options.get("partition")
     if partition is None:
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
-        if folder is not None:
-            partition = carried_partition(folder, plan, dataset, rng)
+        if after is not None:
+            partition = carried_partition(after, plan, dataset, rng)
         else:
             labels = partition_labels(dataset)
             partition = paper_partition(labels, sizes=plan.population.sizes, rng=rng)
     _check_partition(plan, partition, dataset)
-    if folder is not None:
-        check_holders(folder, plan, partition, dataset)
-    if private_entropy:
-        refuse_simulated(plan.paid.charges)
+    if after is not None:
+        check_holders(after, plan, partition, dataset)
+    private, merged = options.get("private_entropy", False), options.get("merged_noise", False)
+    if private:
+        refuse_simulated(plan.past.paid.charges)
         check_stated(dataset)
         _check_sampling(plan)
-    if merged_noise:
-        streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
-        refuse_unmergeable(streams, combined)
-        if plan.adaptive is not None and plan.adaptive.rule.watches_updates:
-            raise InputError.because(
-                f"merged_noise does not go with the rule {plan.rule}: it looks at single "
-                "updates, which would carry no noise of their last step. Leave it off."
-            )
+    if merged:
+        _check_mergeable(plan, rule, private=private)
     often = max(1, plan.training.rounds // 20)
-    evaluate = often if evaluate_every is None else evaluate_every
-    keep = often if checkpoint_every is None else checkpoint_every
+    evaluate, keep = options.get("evaluate_every"), options.get("checkpoint_every")
+    if private:  # such a round cannot be computed again, so each is kept as soon as it is done
+        keep = 1
     return Job(
         plan=plan,
         model=module,
@@ -483,22 +543,36 @@ def make_job(
         data=dataset,
         partition=partition,
         optimiser=later_steps(optimiser, plan),
-        aggregation=combined,
-        after=folder,
+        aggregation=rule,
+        after=after,
         carried=carried,
         seed=seed,
-        private=private_entropy,
+        private=private,
         engine="reference" if engine == "reference" else "batched",
-        device=chosen_device,
-        evaluate_every=whole_number("evaluate_every", evaluate, at_least=1),
-        # A private round cannot be computed again, so each is kept as soon as it is done.
-        checkpoint_every=1
-        if private_entropy
+        device=device,
+        evaluate_every=often
+        if evaluate is None
+        else whole_number("evaluate_every", evaluate, at_least=1),
+        checkpoint_every=often
+        if keep is None
         else whole_number("checkpoint_every", keep, at_least=1),
-        merged_noise=merged_noise,
-        model_options=dict(model_options or {}),
-        weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
+        merged_noise=merged,
+        label=options.get("label", ""),
+        model_options=dict(model_options),
+        weights=described_weights(
+            module, path=weights, source=options.get("weights_source", ""), frozen=frozen
+        ),
     )
+
+
+def _check_mergeable(plan: Plan, rule: AggregationRule, *, private: bool) -> None:
+    """Refuse merged noise where somebody sees single updates."""
+    refuse_unmergeable(Streams.from_entropy() if private else Streams.seeded(0), rule)
+    if plan.participation.watches_updates:
+        raise InputError.because(
+            f"merged_noise does not go with the rule {plan.rule}: it looks at single "
+            "updates, which would carry no noise of their last step. Leave it off."
+        )
 
 
 def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) -> dict[str, Any]:
@@ -513,7 +587,7 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
 
 def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
     """The optimiser with step sizes that go on where the runs before a plan ended."""
-    done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
+    done = plan.past.rounds * plan.training.local_steps
     if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
     return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
@@ -638,8 +712,7 @@ def _check_sampling(plan: Plan) -> None:
     so.
     """
     population, steps = plan.population, np.asarray(plan.steps)
-    members = 1 if plan.distributed is None else plan.training.cohort_size
-    numbers = members * plan.training.dimension
+    numbers = plan.noise.summands(plan.training.cohort_size) * plan.training.dimension
     for k in np.flatnonzero(~population.public & (steps > 0)).tolist():
         epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
         if delta_of_sampling(epsilon, numbers, int(steps[k])) > 1e-9 * delta:
@@ -670,5 +743,9 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
         values["server"] = full_name(optimiser.server)
     if not optimiser.server:
         del values["server"], values["server_settings"]
+    if (rule := values.pop("local")) is not None:
+        thing: Any = rule
+        settings = asdict(thing) if is_dataclass(rule) else {"repr": repr(rule)}
+        values["local"] = {"rule": getattr(rule, "name", full_name(rule)), **settings}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

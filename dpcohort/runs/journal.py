@@ -41,17 +41,16 @@ def journal_header(plan: Plan) -> dict[str, Any]:
         >>> list(journal_header(plan))
         ['format', 'schema', 'plan', 'local_steps', 'sampler', 'neighbours']
     """
-    header = {
-        "format": "dpcohort ledger" if plan.adaptive is None else "dpcohort adaptive ledger",
+    rule = plan.participation.header()
+    return {
+        "format": rule.pop("format"),
         "schema": 1,
         "plan": plan.sha256,
         "local_steps": plan.training.local_steps,
-        "sampler": plan.contract.sampler,
+        "sampler": plan.contract.sampler.name,
         "neighbours": plan.contract.neighbours,
+        **rule,
     }
-    if plan.adaptive is not None:
-        header["reports"] = "none" if plan.reports.terms is None else plan.reports.terms.mode
-    return header
 
 
 def planned_draws(plan: Plan, round: int) -> dict[str, int]:
@@ -64,8 +63,10 @@ def planned_draws(plan: Plan, round: int) -> dict[str, int]:
         >>> planned_draws(plan, 1)
         {'client-0': 3}
     """
-    counts = Counter(plan.schedule.cohorts[round].tolist())
-    return {plan.population.ids[client]: count for client, count in sorted(counts.items())}
+    draws: dict[str, int] = plan.participation.entry(
+        round, plan.schedule.cohorts[round], plan.population.ids
+    )["draws"]
+    return draws
 
 
 class Journal:
@@ -173,21 +174,9 @@ class Journal:
                 f"round {round} is in the ledger already; computing it again would spend its "
                 "clients' budgets twice."
             )
-        names = self._plan.population.ids
-        if self._plan.adaptive is None:
-            if not np.array_equal(cohort, self._plan.schedule.cohorts[round]):
-                raise BudgetExceededError(f"round {round} of the plan has another cohort.")
-            self._enter({"round": round, "draws": planned_draws(self._plan, round)})
-            return
-        counts, caps = np.bincount(cohort, minlength=len(names)), self._plan.counts
-        over = np.flatnonzero(counts > caps - self.draws)
-        if over.size:
-            k = int(over[0])
-            raise BudgetExceededError(
-                f"{names[k]!r} was drawn {self._draws[k]} of {int(caps[k])} times; "
-                f"{int(counts[k])} more are not in its noise."
-            )
-        self._enter({"round": round, "cohort": [names[k] for k in cohort.tolist()]})
+        ids, participation = self._plan.population.ids, self._plan.participation
+        participation.check_cohort(round, cohort, lambda: self.draws, ids)
+        self._enter(participation.entry(round, cohort, ids))
 
     def count_reports(self, round: int, clients: Iterable[int]) -> None:
         """Count reports, before they are computed.
@@ -211,8 +200,8 @@ class Journal:
         if answers:
             names = self._plan.population.ids
             values = {names[k]: float(value) for k, value in sorted(answers.items())}
-            enter = self._apply if self._plan.reports.are_raw else self._enter
-            enter({"round": round, "answers": values})
+            entry = {"round": round, "answers": values}
+            self._plan.reports.keep(lambda: self._enter(entry), lambda: self._apply(entry))
 
     def view(
         self,
@@ -305,21 +294,12 @@ class Journal:
             raise VerificationError("not a round of the plan.")
         if ("cohort" in entry or "draws" in entry) and round in self._cohorts:
             raise VerificationError("the round is counted twice.")
-        if plan.adaptive is None and entry != {
-            "round": round,
-            "draws": planned_draws(plan, round),
-        }:
-            raise VerificationError("not what the plan draws in this round.")
+        plan.participation.check_entry(entry, plan.population.ids)
         try:
             self._apply(entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise VerificationError(f"not an entry of this plan ({error!r}).") from None
-        if plan.adaptive is None:  # as often as the plan says: compared above
-            return
-        beyond = (self.draws > plan.counts) | (self.reports > plan.reports.caps)
-        if beyond.any():
-            name = plan.population.ids[int(np.flatnonzero(beyond)[0])]
-            raise VerificationError(f"{name!r} is beyond its cap.")
+        plan.participation.check_counts(lambda: (self.draws, self.reports), plan.population.ids)
 
     def _apply(self, entry: Mapping[str, Any]) -> None:
         round, place = int(entry["round"]), self._plan.population.index_of
@@ -332,11 +312,7 @@ class Journal:
             self._answers.setdefault(round, {}).update(found)
             self._history.extend(Report(round, k, value) for k, value in sorted(found.items()))
         else:
-            if self._plan.adaptive is None:
-                cohort = self._plan.schedule.cohorts[round]
-            else:
-                cohort = np.array([place(name) for name in entry["cohort"]], dtype=np.int64)
-                cohort.setflags(write=False)
+            cohort = self._plan.participation.cohort_of_entry(entry, place)
             self._cohorts[round] = cohort
             self._draws.update(cohort.tolist())
         self._latest = max(self._latest, round)

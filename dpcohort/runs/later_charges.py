@@ -37,7 +37,7 @@ def later_charges(folder: Path, plan: Plan) -> tuple[Charge, ...]:
             raise FileFormatError(path, f"it is the charge {charge.id[:12]}....")
         found.append(charge)
     check_later(found, plan)
-    known = plan.paid.charges
+    known = plan.past.paid.charges
     return tuple(one for one in in_order((*known, *found)) if one not in known)
 
 

@@ -14,6 +14,7 @@ from dpcohort.accounting.charges import Charge
 from dpcohort.accounting.segments import Source
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
+from dpcohort.planning.reports import Origin
 
 NOT_PRIVATE = (
     "NOT PRIVATE (simulation): batches and noise come from a seed, so whoever knows it can take "
@@ -32,6 +33,13 @@ RAW_REPORTS = (
     "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
     "noise, so no epsilon holds, whatever noise the updates carried."
 )
+#: Stamp by the least private source of noise.
+_STAMPS: dict[Origin, str] = {
+    "raw reports": RAW_REPORTS,
+    "seed": NOT_PRIVATE,
+    "floating point": FLOATING_POINT,
+    "private": _PRIVATE,
+}
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
 #: What a mod in a Flower app protects, by the key ``drop_in`` of a run's settings.
@@ -55,6 +63,12 @@ SIMULATED_TUNING = (
 )
 #: What ``verify`` calls a run: private, from a seed, or with noise that protects nobody.
 RunKind = Literal["private", "simulation", "not private"]
+_KINDS: dict[Origin, RunKind] = {
+    "raw reports": "not private",
+    "floating point": "not private",
+    "seed": "simulation",
+    "private": "private",
+}
 
 
 def source_of(settings: Mapping[str, Any]) -> Source:
@@ -74,15 +88,6 @@ def source_of(settings: Mapping[str, Any]) -> Source:
     return "private" if lattice else "floating point"
 
 
-def worst_source(plan: Plan, source: Source, later: Sequence[Charge] = ()) -> Source:
-    """Of a run, those before it and all charges, the one with the least private noise."""
-    sources = {source, *(segment.source for segment in plan.before)}
-    if not all(charge.private for charge in (*plan.paid.charges, *later)):
-        sources.add("seed")
-    order: tuple[Source, ...] = ("seed", "floating point", "private")
-    return next(one for one in order if one in sources)
-
-
 def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
     """Whether a run was private, by its ``run.json`` and those of the runs before it.
 
@@ -93,10 +98,7 @@ def kind_of(plan: Plan, settings: Mapping[str, Any]) -> RunKind:
         >>> kind_of(plan, {"randomness": "seeded"})
         'simulation'
     """
-    source = worst_source(plan, source_of(settings))
-    if plan.reports.are_raw or source == "floating point":
-        return "not private"
-    return "private" if source == "private" else "simulation"
+    return _KINDS[plan.source(source_of(settings))]
 
 
 def whose_word(kind: RunKind, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -148,10 +150,7 @@ def stamp_of(plan: Plan, source: Source, later: Sequence[Charge]) -> str:
         source: where the run's noise came from.
         later: what was paid after the plan was made.
     """
-    if plan.reports.are_raw:
-        return RAW_REPORTS
-    source = worst_source(plan, source, later)
-    return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
+    return _STAMPS[plan.source(source, later)]
 
 
 def weights_in_words(weights: Mapping[str, Any]) -> str:

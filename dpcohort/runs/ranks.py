@@ -90,6 +90,11 @@ def share(jobs: Sequence[Job], engine: Engine) -> None:
             "the reference engine does one draw after the other and is not shared among ranks. Use "
             'run.engine = "batched", or start it without torchrun.'
         )
+    if any(job.optimiser.local is not None for job in jobs):
+        raise InputError.because(
+            "local steps with a rule (optimiser.local) are not shared among ranks, which know of "
+            "no controls. Start it without torchrun."
+        )
     told = [_described(job) for job in jobs]
     device = jobs[0].device
     ranks.tell(jobs=told, device=device.partition(":")[0], micro_batch=engine.micro_batch)
@@ -108,7 +113,7 @@ def share(jobs: Sequence[Job], engine: Engine) -> None:
 
 def _described(job: Job) -> dict[str, Any]:
     """All that another rank needs to make the same job, beside the data."""
-    if job.config is None:
+    if job.source is None:
         raise InputError.because(
             "only the training of a configuration is shared among ranks. Start it without torchrun."
         )
@@ -116,7 +121,7 @@ def _described(job: Job) -> dict[str, Any]:
         job.plan.save(Path(folder) / "plan.json")
         plan = (Path(folder) / "plan.json").read_text()
     return {
-        "config": config_for_folder(job.config, job.config_folder, Path.cwd()),
+        "config": config_for_folder(*job.source[:2], Path.cwd()),
         "plan": plan,
         "seed": job.seed,
         "private": job.private,

@@ -20,7 +20,7 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
 from dpcohort.accounting.charges import IN_WORDS, Charge, in_order, total
-from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words, trust_terms
+from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
@@ -507,15 +507,16 @@ def make_receipts(
         (True, 'NOT PRIVATE')
     """
     settings = settings or {}
-    drop_in, paid = settings.get("drop_in"), in_order((*plan.paid.charges, *later))
+    drop_in, paid = settings.get("drop_in"), in_order((*plan.past.paid.charges, *later))
     made = np.asarray(draws, dtype=np.int64)
+    asked = np.zeros_like(made) if reports is None else reports
     charged = {name for charge in paid for name in charge.spent}
     took_part = plan.drawn | (made > 0) | plan.has_past
     took_part |= np.array([name in charged for name in plan.population.ids], dtype=np.bool_)
     chosen = np.flatnonzero(took_part) if clients is None else clients
-    spent = plan.spent_epsilon(made, reports, clients=chosen, method=method)
+    spent = plan.spent_epsilon(made, asked, clients=chosen, method=method)
     alone = spent
-    if plan.distributed is not None and plan.distributed.honest > 1:
+    if plan.noise.honest > 1:
         # By the accountant of the plan, so that both say the same; verify asks the other one too.
         once = "pld" if method == "auto" else method
         alone = plan.if_alone.spent_epsilon(made, clients=chosen, method=once)
@@ -527,7 +528,7 @@ def make_receipts(
             public=bool(population.public[k]),
             unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
             neighbours=plan.contract.neighbours,
-            sampler=plan.contract.sampler,
+            sampler=plan.contract.sampler.name,
             accountant=plan.contract.accountant,
             promised_epsilon=_known(population.epsilon[k]),
             delta=_known(population.delta[k]),
@@ -542,11 +543,19 @@ def make_receipts(
             certified_epsilon=_known(spent[row]),
             plan=plan.sha256,
             stamp=stamp_of(plan, source_of(settings), later) + (DROP_IN if drop_in else ""),
-            reports=_reports(plan, k, reports),
+            reports=plan.reports.receipt(
+                k, asked, float(plan.report_stds[k]), float(plan.report_rates[k])
+            ),
             before=_runs_before(plan, population.ids[k]),
             weights=weights_of(settings),
             tuning=_tuned(settings.get("tuning"), paid),
-            trust=_trust(plan, k, _known(alone[row])),
+            trust=plan.noise.trust(
+                k,
+                plan.contract,
+                plan.training.cohort_size,
+                float(plan.certificate.alone_epsilon[k]),
+                _known(alone[row]),
+            ),
             charged=_charged(plan, k, paid),
         )
         for row, k in enumerate(chosen.tolist())
@@ -556,7 +565,7 @@ def make_receipts(
 def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
     """What a receipt says about the runs before."""
     found = []
-    for segment in plan.before:
+    for segment in plan.past.segments:
         history = segment.spent.get(client)
         events = [] if history is None else [event.to_dict() for event in history.events]
         run = {"plan": segment.plan, "rounds": segment.rounds, "events": events}
@@ -583,7 +592,7 @@ def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | Non
     took = [charge for charge in paid if name in charge.spent]
     if plan.population.public[k] or not took:
         return None
-    epsilon, delta = plan.paid.whole(plan.population, k)
+    epsilon, delta = plan.past.paid.whole(plan.population, k)
     return {
         "promised_epsilon": epsilon,
         "promised_delta": delta,
@@ -605,36 +614,6 @@ def _tuned(tuning: Mapping[str, Any] | None, paid: Sequence[Charge]) -> dict[str
         return None
     simulated = any(one.id == tuning.get("charge") and not one.private for one in paid)
     return {**tuning, **({"simulated": True} if simulated else {})}
-
-
-def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
-    """What a receipt says about others on whom the client counts."""
-    distributed = plan.distributed
-    if distributed is None:
-        return None
-    return {
-        **trust_terms(plan.contract, plan.training.cohort_size),
-        "weight": float(distributed.weights[k]),
-        "share": float(distributed.shares[k]),
-        "planned_alone_epsilon": _known(plan.certificate.alone_epsilon[k]),
-        "alone_epsilon": alone,
-    }
-
-
-def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:
-    """What a receipt says about reports."""
-    if plan.reports.terms is None:
-        return None
-    return {
-        "statistic": plan.reports.terms.statistic,
-        "top": plan.reports.terms.top,
-        "mode": plan.reports.terms.mode,
-        "planned": int(plan.reports.caps[k]),
-        "spent": 0 if made is None else int(made[k]),
-        "noise_multiplier": float(plan.reports.multipliers[k]),
-        "noise_std": float(plan.report_stds[k]),
-        "sampling_rate": float(plan.report_rates[k]),
-    }
 
 
 def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping[str, int]) -> None:

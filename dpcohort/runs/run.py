@@ -38,7 +38,7 @@ from dpcohort.runs.folder import (
 )
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.later_charges import later_charges
-from dpcohort.runs.provenance import source_of, worst_source
+from dpcohort.runs.provenance import source_of
 from dpcohort.runs.receipts import Receipt, make_receipts, write_receipts
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
@@ -177,8 +177,7 @@ class Run:
     @property
     def is_private(self) -> bool:
         """Batches and noise came from private streams, and no report was raw."""
-        source = worst_source(self.plan, source_of(self.settings))
-        return source == "private" and not self.plan.reports.are_raw
+        return self.plan.source(source_of(self.settings)) == "private"
 
     @property
     def test(self) -> TestResult:
@@ -291,9 +290,9 @@ class Run:
         return check_of(self.judged, self.test if self.is_finished and self.has_test else None)
 
     @property
-    def reports(self) -> IntArray | None:
-        """Reports counted so far, by position of the client; None where cohorts are planned."""
-        return None if self.plan.adaptive is None else self.ledger.reports
+    def reports(self) -> IntArray:
+        """Reports counted so far, by position of the client."""
+        return self.ledger.reports
 
     def curve(self) -> Curve:
         """Test accuracy and loss over the rounds."""
@@ -354,7 +353,7 @@ def model_outputs(
     from dpcohort.models import split_features
     from dpcohort.models.each_alone import IsolatedOutputs
 
-    data = records_for(run, inputs)
+    data = records_for(run, inputs, refuse=not isolated)
     network = network_of(run, model, tokens=data.test_inputs.dtype == np.int64)
     head, prepared = split_features(network, data, isolated=isolated)
     records = torch.from_numpy(np.array(prepared.normalised(prepared.test_inputs)))
@@ -365,13 +364,17 @@ def model_outputs(
     return found
 
 
-def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) -> Dataset:
+def records_for(
+    run: Run, inputs: ArrayLike, labels: ArrayLike | None = None, *, refuse: bool = True
+) -> Dataset:
     """Records as a data set, so that they are checked and scaled as those of the training.
 
     Args:
         run: that training.
         inputs: of the records, which are test records.
         labels: with them, the records are training records as well.
+        refuse: name the first record that cannot be used; where that would tell of a private one,
+            it is computed as it is.
 
     Raises:
         InputError: the training is not finished, does not say how inputs are scaled, or records do
@@ -406,7 +409,7 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
     normalisation = Normalisation(
         scale=said["scale"], mean=tuple(said["mean"]), std=tuple(said["std"])
     )
-    return dataset_from_arrays(
+    data = dataset_from_arrays(
         "new records",
         train_inputs=array[:1] if labels is None else array,
         train_labels=none if labels is None else labels,
@@ -415,6 +418,9 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
         normalisation=normalisation,
         task=task,
     )
+    if refuse:
+        data.refuse_unusable()
+    return data
 
 
 def network_of(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:

@@ -52,10 +52,10 @@ def plan_warnings(plan: Plan) -> list[str]:
 
 def _selection_moves_nothing(plan: Plan) -> list[str]:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
-    if not plan.participation.is_known or plan.rule == "unbiased":
+    eta = plan.participation.eta
+    if plan.rule == "unbiased" or eta is None or not math.isfinite(eta):
         return []
-    eta = plan.selection.eta
-    if eta is None or not math.isfinite(eta) or plan.selection.bias > 1e-9:
+    if plan.selection.bias > 1e-9:
         return []
     threshold = plan.problem.threshold
     if not math.isfinite(threshold):

@@ -33,6 +33,7 @@ from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.limits import LARGEST_CONFIG, read_bounded
 from dpcohort.plan import Plan
+from dpcohort.planning.participation import CappedRule, FixedCohorts
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
@@ -239,8 +240,8 @@ def _verified(
         rounds=counted,
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
-        honest=1 if plan.distributed is None else plan.distributed.honest,
-        alone_epsilon=None if plan.distributed is None else max(alone, default=0.0),
+        honest=plan.noise.honest,
+        alone_epsilon=max(alone, default=None),
         seal=check.seal,
         signed_by=signed_by,
         guards=guards.summary,
@@ -276,10 +277,8 @@ class _Check:
         self.counted: set[int] = set()
         self._asked: defaultdict[int, set[int]] = defaultdict(set)
         self._early: list[int] = []
-        planned = map(plan.participation.cohort, range(plan.training.rounds))
-        self._cohorts: dict[int, list[int]] = {
-            round: cohort.tolist() for round, cohort in enumerate(planned) if cohort is not None
-        }
+        planned = enumerate(plan.participation.planned)
+        self._cohorts: dict[int, list[int]] = {round: one.tolist() for round, one in planned}
 
     def wrong(self, subject: str, message: str) -> None:
         self.findings.append(Finding(kind="mismatch", subject=subject, message=message))
@@ -331,14 +330,15 @@ class _Check:
         client that left must have kept its promise until then.
         """
         parts: list[tuple[Path, Plan]] = []
-        for number, segment in enumerate(self._plan.before, start=1):
+        earlier = self._plan.past.segments
+        for number, segment in enumerate(earlier, start=1):
             place = self._folder / BEFORE / str(number)
             subject = f"before/{number}"
             try:
                 old = Plan.load(place / PLAN)
-                if old.sha256 != segment.plan or old.before != self._plan.before[: number - 1]:
+                if (old.sha256, old.past.segments) != (segment.plan, earlier[: number - 1]):
                     self.wrong(subject, "its plan is not the one that the run goes on from.")
-                elif not set(old.paid.charges) <= set(self._plan.paid.charges):
+                elif not set(old.past.paid.charges) <= set(self._plan.past.paid.charges):
                     self.wrong(subject, "the plan does not count what was paid before that run.")
                 elif segment_of(place, old) != segment:
                     self.wrong(subject, "what the plan says was spent is not in its ledger.")
@@ -346,7 +346,7 @@ class _Check:
                     parts.append((place, old))
             except DpcohortError as error:
                 self.wrong(subject, str(error))
-        if len(parts) == len(self._plan.before):
+        if len(parts) == len(earlier):
             following = [*(old for _, old in parts[1:]), self._plan]
             for number, ((place, old), new) in enumerate(zip(parts, following, strict=False)):
                 self._leavers(place, old, new, f"left after run {number + 1}", method)
@@ -355,7 +355,7 @@ class _Check:
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
     def _leavers(self, place: Path, old: Plan, new: Plan, when: str, method: str) -> None:
-        paid = (*self._plan.paid.charges, *self._later)
+        paid = (*self._plan.past.paid.charges, *self._later)
         for receipt in broken_leavers(old, place, new.population, paid, method):
             whole = receipt.in_all()
             words = f"{when}, having spent more than it promised: "
@@ -364,39 +364,28 @@ class _Check:
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
-        entries = self._entries
-        if entries is None and self._plan.adaptive is None:
+        entries, participation = self._entries, self._plan.participation
+        for words in self._plan.reports.broken:
+            self.overspent("run", words)
+        if entries is None:
             return
         if not entries or entries[0] != journal_header(self._plan):
             self.wrong(LEDGER, "its first line is not that of this plan's ledger.")
-        lines = (entries or [])[1:]
+        lines = entries[1:]
         before = len(self.findings)
-        count = self._fixed_line if self._plan.adaptive is None else self._adaptive_line
+        count = {FixedCohorts.kind: self._fixed_line, CappedRule.kind: self._adaptive_line}
         for line, entry in enumerate(lines, start=2):
-            count(line, entry)
+            count[participation.kind](line, entry)
         missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
         self._in_order(LEDGER, lines)
         if missing:
             self.wrong(LEDGER, f"round {missing[0]} is missing though later rounds are counted.")
-        if self._plan.adaptive is None:
-            return
-        for what, made, cap in (
-            ("draws", self.draws, self._plan.counts),
-            ("reports", self.reports, self._plan.reports.caps),
-        ):
-            for k in np.flatnonzero(made > cap).tolist():
-                words = f"{LEDGER} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
-                self.wrong(self._plan.population.ids[k], words)
-        if len(self.findings) == before:
-            self._choices(lines, self._plan.adaptive.rule)
+        for k, words in participation.beyond(self.draws, self.reports):
+            self.wrong(self._plan.population.ids[k], f"{LEDGER} counts {words}.")
+        for rule in participation.deciding if len(self.findings) == before else ():
+            self._choices(lines, rule)
         for line in self._early:
             self.wrong(LEDGER, f"line {line} comes before what it follows from.")
-        if self._plan.reports.are_raw:
-            self.overspent(
-                "run",
-                "cohorts were chosen from raw reports, which carry no noise: NOT PRIVATE, no "
-                "promise of any client that reported is kept.",
-            )
 
     def _fixed_line(self, line: int, entry: Mapping[str, Any]) -> None:
         round, counted = entry.get("round"), entry.get("draws")
@@ -438,7 +427,7 @@ class _Check:
             kind == "answers" and not self._asked[round] >= {*positions}
         ):
             self._early.append(line)
-        if kind == "reports" and positions is not None:
+        if kind == "reports" and positions is not None and isinstance(round, int):
             np.add.at(self.reports, positions, 1)
             self._asked[round] |= {*positions}
 
@@ -557,7 +546,7 @@ class _Check:
             np.where(known, self.draws, 0),
             settings=self.run_settings,
             method=method,
-            reports=None if plan.adaptive is None else self.reports,
+            reports=self.reports,
             later=self._later,
         )
         for receipt in truth:
@@ -753,8 +742,8 @@ def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[s
 
 
 def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
-    if plan.reports.are_raw:
-        return "raw reports are not written down, so the choices could not be made again."
+    if plan.reports.unrepeatable:
+        return plan.reports.unrepeatable
     if rule.watches_updates:
         return f"the rule {rule.name} looks at updates, so its choices were not made again."
     if isinstance(rule, RecordedRule):

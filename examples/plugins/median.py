@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An aggregation of one's own: the median of each coordinate."""
+"""A user-defined aggregation: the median of each coordinate."""
 
 from dataclasses import dataclass
 

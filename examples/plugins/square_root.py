@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A planned selection rule of one's own: by the square root of size, budgets do not matter."""
+"""A user-defined planned selection: by the square root of size, whatever the budgets."""
 
 from dataclasses import dataclass
 

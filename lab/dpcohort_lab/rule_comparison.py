@@ -23,6 +23,7 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.metrics import check_together
 from dpcohort.plugins import is_named_function, rule_names
 from dpcohort.runs import (
+    ConfigSource,
     Interval,
     Job,
     Run,
@@ -35,7 +36,7 @@ from dpcohort.runs import (
     train_side_by_side,
     who_was_heard,
 )
-from dpcohort.text_files import parse_toml, toml_text
+from dpcohort.text_files import parse_toml
 from dpcohort_lab.checks import choice
 
 _CHOICE = re.compile(r"([^,()]+?)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
@@ -168,18 +169,22 @@ def _with(job: Job, config: Config, selection: RuleChoice, aggregation: RuleChoi
     asked = config.with_overrides([*selection.changes, *aggregation.changes])
     name, settings = asked.aggregation
     rule = aggregation_for(job.plan, name, settings)
-    objection = getattr(rule, "objection", None) if job.plan.adaptive is None else None
-    if objection is not None and (words := objection(job.plan)):
+    objection = getattr(rule, "objection", None)
+    if (
+        not job.plan.participation.deciding
+        and objection is not None
+        and (words := objection(job.plan))
+    ):
         raise InputError.because(str(words))
     label = f"{selection.label}, {aggregation.label}"
-    return replace(job, aggregation=rule, label=label, config=toml_text(asked.values))
+    return replace(job, aggregation=rule, label=label, source=ConfigSource.of(asked))
 
 
 def _draw_alike(some: Sequence[Job], others: Sequence[Job]) -> bool:
     """Whether plans draw the same clients with the same noise, seed by seed."""
     plans = [(one.plan, other.plan) for one, other in zip(some, others, strict=True)]
     return all(
-        (one.adaptive, other.adaptive) == (None, None)
+        not (one.participation.deciding or other.participation.deciding)
         and np.array_equal(one.schedule.cohorts, other.schedule.cohorts)
         and np.array_equal(one.noise_multipliers, other.noise_multipliers, equal_nan=True)
         for one, other in plans
@@ -396,7 +401,7 @@ def _row(pair: Pair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRo
         accuracy=None if summary is None else summary.accuracy,
         noise=float("nan") if first is None else noise_after(job, first),
         certified=max((_certified(run) for run in runs), default=float("nan")),
-        bias=plan.selection.bias if plan.adaptive is None else None,
+        bias=plan.selection.bias if not plan.participation.deciding else None,
         heard=tuple(group.heard for group in groups if group.name != "public"),
         heard_public=public[0] if public else None,
         seconds=seconds,
@@ -410,7 +415,7 @@ def _row(pair: Pair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRo
 def _certified(run: Run) -> float:
     """Largest certified epsilon over promised epsilon, from what was counted."""
     plan = run.plan
-    if plan.adaptive is None and np.array_equal(run.ledger.draws, plan.counts):
+    if not plan.participation.deciding and np.array_equal(run.ledger.draws, plan.counts):
         held = plan.drawn & ~plan.population.public  # all as planned: the plan's certificate holds
         shares = plan.certified_epsilon[held] / plan.population.epsilon[held]
         return float(shares.max()) if held.any() else 0.0

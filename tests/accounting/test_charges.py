@@ -88,9 +88,9 @@ def test_a_plan_keeps_its_charges_and_cannot_have_more_than_they_left(tmp_path):
     everybody = people(1.0, 2.0)
     plan = make_plan(everybody, TRAINING, charges=[paid], seed=0)
     assert plan.population.epsilon.tolist() == [0.75, 2.0]
-    assert plan.paid.promised == {"a": (1.0, 1e-5), "b": (2.0, 1e-5)}
+    assert plan.past.paid.promised == {"a": (1.0, 1e-5), "b": (2.0, 1e-5)}
     plan.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json").paid == plan.paid
+    assert Plan.load(tmp_path / "plan.json").past == plan.past
     assert plan.sha256 != make_plan(plan.population, TRAINING, seed=0).sha256
     for more in (np.nextafter(0.75, 1.0), 1.0):
         larger = replace(plan.population, epsilon=np.array([more, 2.0]))

@@ -112,7 +112,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
     for k in (0, 3):
         past = History(
             (
-                Event(
+                Event.of(
                     noise_multiplier=plan.reports.multipliers[k],
                     sampling_rate=1.0,
                     steps=int(plan.reports.caps[k]),
@@ -307,7 +307,7 @@ def test_what_is_known_is_given_and_probabilities_are_refused(plan_of, people):
     assert plan.rule == "ucb-cs"
     assert plan.participation.settings == {"gamma": 0.5, "exploration": 1.0}
     assert plan.counts.size == len(people)
-    assert plan.participation.cohort(0) is None
+    assert plan.participation.planned.size == 0
     with pytest.raises(
         InputError, match="ucb-cs decides in each round and has none before the training"
     ):

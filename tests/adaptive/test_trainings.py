@@ -254,16 +254,15 @@ def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule)
         seen.append((rule, view))
         return rule_cohort(rule, view, ask)
 
-    monkeypatch.setattr("dpcohort.runs.chooser.rule_cohort", watched)
+    monkeypatch.setattr("dpcohort.planning.participation.rule_cohort", watched)
     job = job_of(plan_of(rule))
-    run = train_job(job)
+    train_job(job)
     kinds = (torch.Tensor, torch.nn.Module, ClientRecords, ReportHandler, Streams, EngineState)
     assert len(seen) == 6
     assert bool(seen[-1][1].updates) == (rule == "clustered")
     for start in seen[-1]:
         assert not [thing for thing in reachable(start) if isinstance(thing, (*kinds, Journal))]
-    chooser = job.chooser(run.ledger, {})
-    assert any(isinstance(thing, ClientRecords) for thing in reachable(chooser))
+    assert any(isinstance(thing, ClientRecords) for thing in reachable(job.reporter()))
 
 
 @pytest.mark.parametrize("rule", ["power-of-choice", "cpow-d"])
@@ -316,7 +315,7 @@ def watcher_of(plan_of):
 
     def make(**options):
         plan = plan_of("clustered")
-        return Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True, **options)
+        return Chooser(plan.participation, Journal(plan), lambda: None, repeats=True, **options)
 
     return make
 
@@ -355,6 +354,6 @@ def test_arrays_bring_the_sketches_back(watcher_of):
 
 def test_a_rule_that_looks_at_no_updates_is_told_none(plan_of):
     plan = plan_of()
-    chooser = Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True)
+    chooser = Chooser(plan.participation, Journal(plan), lambda: None, repeats=True)
     chooser.saw(np.array([3]), torch.tensor([[1.0, 2.0]]))
     assert chooser.to_arrays() == {}

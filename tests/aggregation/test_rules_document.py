@@ -33,6 +33,6 @@ def test_every_row_is_whole(kind):
 
 
 @pytest.mark.parametrize("name", ["square_root", "median", "least_heard"])
-def test_the_examples_are_those_that_run(name):
-    code = (ROOT / "examples" / "plugins" / f"{name}.py").read_text().split('"""', 2)[2].strip()
-    assert f"```py\n{code}\n```" in TEXT
+def test_the_page_shows_the_examples_that_run(name):
+    assert (ROOT / "examples" / "plugins" / f"{name}.py").exists()
+    assert f"{{literalinclude}} ../../examples/plugins/{name}.py" in TEXT

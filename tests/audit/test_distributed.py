@@ -36,6 +36,7 @@ from dpcohort.engine import batched, experiment, reference
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import Streams
 from dpcohort.plan import Plan
+from dpcohort.planning import noise
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 TESTS: dict[str, Any] = {"B": sensitivity, "H": predictability, "I": last_bits}
@@ -122,7 +123,7 @@ Fault = Callable[[pytest.MonkeyPatch], "DistributedClaim | Plan | None"]
 
 def _unchecked(patch: pytest.MonkeyPatch) -> DistributedClaim:
     """An engine that believes its plan, and what the plan claims."""
-    patch.setattr(experiment, "_check_distributed", lambda *_: None)
+    patch.setattr(noise, "_check_cohort", lambda *_: None)
     return DistributedClaim.of(plan_of("poisson"))
 
 

@@ -65,13 +65,13 @@ def test_where_noise_is_distributed_shares_and_weights_are_shown():
     settings = Training(rounds=2, cohort_size=4, sampling_rate=0.1, dimension=650, clip=0.5)
     plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="distributed"))
     run = train(plan, "logistic", "digits", device="cpu")
-    assert f"  shares of noise {plan.distributed.share / 2:.3g}  " in round_sentence(
+    assert f"  shares of noise {plan.noise.pool.share / 2:.3g}  " in round_sentence(
         run.history[0], run
     )
     screen = Console(file=io.StringIO(), width=100, color_system=None)
     screen.print(picture("x", run.history[0], run))
     shown = screen.file.getvalue()
-    assert all(f"weight {weight:.3g}" in shown for weight in plan.distributed.weights)
+    assert all(f"weight {weight:.3g}" in shown for weight in plan.noise.weights)
     assert "noise" not in shown
 
 

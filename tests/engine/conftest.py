@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.engine import ClientRecords, ClippedNetwork
+from dpcohort.planning.noise import DistributedNoise, LocalNoise
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +40,16 @@ def stand_in_plan(
 ) -> Any:
     """The parts of a plan that engines read; with weights, the noise is distributed."""
     count = np.array(sizes, dtype=np.int64)
-    distributed = {}
+    columns: dict[str, Any] = {"lifted": np.zeros(count.shape, dtype=np.bool_)}
     if weights is not None:
         shares = np.array(np.broadcast_to(share, count.shape), dtype=np.float64)
         noise = noise or list(np.sqrt(honest) * shares * batch_size / np.array(weights))
-        distributed["distributed"] = SimpleNamespace(
+        columns["pool"] = SimpleNamespace(
             weights=np.array(weights), shares=shares, share=shares, honest=honest
         )
+    columns["multipliers"] = np.array(noise if noise is not None else [0.7] * len(sizes))
     return SimpleNamespace(
-        **distributed,
+        noise=LocalNoise(**columns) if weights is None else DistributedNoise(**columns),
         training=SimpleNamespace(
             rounds=len(cohorts),
             cohort_size=len(cohorts[0]),
@@ -54,13 +57,13 @@ def stand_in_plan(
             clip=clip,
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
-        contract=SimpleNamespace(sampler=sampler),
+        contract=SimpleNamespace(sampler=sampler_of(sampler)),
         population=SimpleNamespace(
             sizes=count,
             epsilon=np.full(count.shape, 1.0),
             ids=[f"client-{k}" for k in range(len(sizes))],
         ),
-        noise_multipliers=np.array(noise if noise is not None else [0.7] * len(sizes)),
+        noise_multipliers=columns["multipliers"].copy(),
         batch_sizes=np.full(len(sizes), batch_size, dtype=np.int64),
         sampling_rates=batch_size / count,
     )

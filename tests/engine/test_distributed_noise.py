@@ -233,7 +233,7 @@ def test_no_record_moves_the_sum_by_more_than_its_weight_allows(
 ) -> None:
     plan = small(make_plan)
     rows = [[0.2, -0.1]] * 6
-    bound = plan.distributed.weights[client] * 0.5 / 2
+    bound = plan.noise.weights[client] * 0.5 / 2
     rows[2 * client] = [0.0, 0.0]
     null = released(kind, plan, rows, device=device)
     moved = []
@@ -287,7 +287,7 @@ def test_own_shares_of_noise_and_public_cohorts(make_plan: Any) -> None:
 
 def test_a_member_of_no_weight_adds_nothing(make_plan: Any) -> None:
     plan = small(make_plan)
-    plan.distributed.weights[2] = 0.0
+    plan.noise.weights[2] = 0.0
     rows = np.full((6, 2), 0.1)
     for kind in ENGINES:
         seen = released(kind, plan, rows)
@@ -312,7 +312,7 @@ def test_what_cannot_be_distributed_is_refused_before_anything_is_trained(make_p
     records = ClientRecords(
         rows, np.zeros(6, np.int64), indices=np.arange(6), offsets=np.array([0, 2, 4, 6])
     )
-    with pytest.raises(InputError, match="sum only"):
+    with pytest.raises(InputError, match="the sum of a cohort only"):
         Experiment(plan=plan, records=records, streams=streams, aggregation=TrimmedMean())
 
 
@@ -326,13 +326,13 @@ def test_a_cohort_without_the_noise_that_was_accounted_for_is_refused(
     if fault == "twice":
         plan.schedule.cohorts[0] = [0, 1, 1]
     elif fault == "share":
-        plan.distributed.shares *= 0.999
+        plan.noise.pool.shares *= 0.999
     elif fault == "weight":
-        plan.distributed.weights[1] *= 1.001
+        plan.noise.weights[1] *= 1.001
     elif fault == "honest":
-        plan.distributed.honest = 1
+        plan.noise.pool.honest = 1
     else:  # the share of client 1 is with client 0, and h = 2 is not all three
-        plan.distributed.shares = np.array([0.35, 0.02, 0.2])
+        plan.noise.pool.shares = np.array([0.35, 0.02, 0.2])
     with pytest.raises(InputError, match="twice" if fault == "twice" else "does not protect"):
         released("batched", plan, np.zeros((6, 2)), streams=streams)
 

@@ -195,7 +195,6 @@ def test_a_round_of_which_too_little_came_leaves_the_model_as_it_was(make_plan: 
         [state],
         rounds=2,
         choose=lambda t: [cohort_of(plan, t)],
-        saw=lambda came: None,
     ):
         seen.append(state.parameters.item())
     assert seen == [1.5, 1.5 - 3.0]

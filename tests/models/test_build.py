@@ -1,16 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
 import torch
+from torch import nn
 
+from dpcohort import plugin
 from dpcohort.consent import allow_code
 from dpcohort.errors import InputError
-from dpcohort.models import MODEL_NAMES, build_model, parameter_count
+from dpcohort.models import MODEL_NAMES, FixedFeatures, build_model, parameter_count
 
 SHAPES = {"cifar-cnn": (3, 32, 32)}
+
+
+@plugin("features")
+class Cells(FixedFeatures):
+    """Means over squares of pixels."""
+
+    def __init__(self, input_shape, *, side=4):
+        super().__init__()
+        self.side, self.width = side, math.prod(input_shape) // side**2
+
+    def forward(self, images):
+        return nn.functional.avg_pool2d(images, self.side).flatten(1)
+
+
+CELLS = f"{__name__}:Cells"
 
 
 def build(name, seed=0, **changes):
@@ -58,10 +76,9 @@ def test_options_reach_the_network():
 @pytest.mark.parametrize(
     ("name", "options", "trained"),
     [
-        ("logistic", {"features": "oriented"}, 834 * 10),
-        ("logistic", {"features": "oriented", "cells": 4}, 273 * 10),
-        ("logistic", {"features": "scattering"}, 3970 * 10),
-        ("mlp", {"features": "oriented", "hidden": [16], "activation": "tanh"}, 834 * 16 + 170),
+        ("logistic", {"features": CELLS}, 50 * 10),
+        ("logistic", {"features": CELLS, "side": 14, "bias": False}, 4 * 10),
+        ("mlp", {"features": CELLS, "hidden": [16], "activation": "tanh"}, 50 * 16 + 170),
         ("mlp", {"features": "none", "hidden": [16]}, 785 * 16 + 170),
     ],
 )
@@ -75,9 +92,9 @@ def test_features_are_not_counted_among_the_trained_parameters(name, options, tr
         ("mnist-cn", {}, "Did you mean 'mnist-cnn'"),
         ("", {}, "model = ''"),
         ("mlp", {"options": {"hiden": [4]}}, "no option 'hiden'.*Did you mean 'hidden'"),
-        ("logistic", {"options": {"hidden": [4]}}, "it has features, scales"),
-        ("logistic", {"options": {"features": "orientd"}}, "Did you mean 'oriented'"),
-        ("logistic", {"options": {"scales": 2}}, "scales is for features"),
+        ("logistic", {"options": {"hidden": [4]}}, "it has features, bias"),
+        ("logistic", {"options": {"side": 2}}, "it has features, bias"),
+        ("logistic", {"options": {"features": CELLS, "sides": 2}}, "Did you mean 'side'"),
         ("mnist-cnn", {"classes": 0}, "classes = 0"),
         ("mnist-cnn", {"seed": -1}, "seed = -1"),
         ("mnist-cnn", {"seed": 2**64}, "seed = "),
@@ -93,6 +110,7 @@ def test_bad_requests_are_refused(name, changes, message):
 
 OWN = """
 import torch
+from torch import nn
 from torch import nn
 from torch.nn import Flatten, Linear, Sequential
 from dpcohort import plugin

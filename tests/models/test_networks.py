@@ -131,9 +131,6 @@ def test_bad_widths_are_refused(hidden):
     [
         (mlp, {"hidden": [10**12]}),
         (mlp, {"hidden": [10**5, 10**5]}),
-        (logistic, {"features": "oriented", "scales": 10**12}),
-        (logistic, {"features": "scattering", "scales": 10**12}),
-        (logistic, {"features": "oriented", "orientations": 10**12}),
     ],
 )
 def test_a_size_is_looked_at_before_room_is_made_for_it(network, options):

@@ -14,7 +14,7 @@ from rich.console import Console
 from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
-from dpcohort.explain import ClientExplanation, explain_adaptive_client
+from dpcohort.explain import ClientExplanation, explain_client
 from dpcohort.report.plan_summary import (
     plan_table,
     plan_values,
@@ -85,7 +85,7 @@ def _plan(rule="power-of-choice", **settings):
 
 def test_numbers_are_the_plans_own():
     plan = _plan()
-    told = explain_adaptive_client(plan, "strict")
+    told = explain_client(plan, "strict")
     assert told.draw_cap == plan.counts[0]
     assert told.report_cap == plan.reports.caps[0]
     assert told.noise_std == plan.noise_multipliers[0] / 9
@@ -97,31 +97,31 @@ def test_numbers_are_the_plans_own():
 
 
 def test_a_public_client_needs_no_noise():
-    told = explain_adaptive_client(_plan(), "gift")
+    told = explain_client(_plan(), "gift")
     assert (told.epsilon, told.report_std, told.certified_epsilon) == (None, None, None)
     assert "It adds no noise." in told.text()
 
 
 def test_raw_reports_have_no_epsilon():
-    told = explain_adaptive_client(_plan(reports="raw"), "strict")
+    told = explain_client(_plan(reports="raw"), "strict")
     assert told.certified_epsilon is None
     assert "NOT PRIVATE" in told.text()
     assert "certified" not in told.text()
 
 
 def test_a_rule_that_asks_nobody():
-    told = explain_adaptive_client(_plan("clustered", rule_settings={"clusters": 2}), "open")
+    told = explain_client(_plan("clustered", rule_settings={"clusters": 2}), "open")
     assert told.report_cap is None
     assert "asked" not in told.text()
 
 
 def test_an_unknown_client_is_answered_with_the_nearest():
     with pytest.raises(InputError, match="strict"):
-        explain_adaptive_client(_plan(), "strickt")
+        explain_client(_plan(), "strickt")
 
 
 def test_who_a_client_is_is_told_in_the_words_of_every_plan():
-    for told in (explain_adaptive_client(_plan(), name) for name in _plan().population.ids):
+    for told in (explain_client(_plan(), name) for name in _plan().population.ids):
         who = ClientExplanation(
             **{f.name: getattr(told, f.name) for f in fields(ClientExplanation)}
         )

@@ -120,11 +120,11 @@ class Story:
             made = 0 if self.reports is None else int(self.reports[k])
             events = plan.events(k, draws=int(self.draws[k]), reports=made).events
             spent[name] = History(tuple(event for event in events if event.steps))
-            honest = 1 if plan.distributed is None else plan.distributed.honest
+            honest = plan.noise.honest
             for event in spent[name].events:
-                assert event.sampling_rate == 1.0
+                assert event.mechanism.sampling_rate == 1.0
                 moved = 1 if contract.neighbours == "zero-out" else 2
-                square = event.steps * moved**2 / event.noise_multiplier**2
+                square = event.steps * moved**2 / event.mechanism.noise_multiplier**2
                 self.squares[name] += square
                 self.alone[name] += honest * square
         self.segments.append(
@@ -134,7 +134,7 @@ class Story:
                 rounds=training.rounds,
                 source="private",
                 spent=spent,
-                honest=1 if plan.distributed is None else plan.distributed.honest,
+                honest=plan.noise.honest,
             )
         )
 
@@ -150,7 +150,7 @@ class Story:
         plan = self.plan
         if plan is None:
             return 0
-        later = [charge for charge in self.charges if charge not in plan.paid.charges]
+        later = [charge for charge in self.charges if charge not in plan.past.paid.charges]
         made = make_receipts(plan, self.draws, reports=self.reports, later=later, method="pld")
         assert not self.unproved, "charges of no proved order were added up"
         for receipt in made:
@@ -160,7 +160,7 @@ class Story:
             assert receipt.total_delta >= delta + Fraction(receipt.delta)
             truth = self.least(self.squares[name], receipt.delta)
             assert receipt.total_epsilon >= epsilon + truth
-            if plan.distributed is not None:
+            if plan.noise.only_sums:
                 alone = self.least(self.alone[name], receipt.delta)
                 assert receipt.total_alone_epsilon >= epsilon + alone
             assert receipt.holds or later, "a plan that breaks a promise by itself"

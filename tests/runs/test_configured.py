@@ -19,8 +19,8 @@ def test_the_digits_use_every_record(config, digits):
     job = configured_job(config, data=digits, device="cpu")
     assert job.partition.sizes.sum() == len(digits)
     assert job.optimiser.local_step == ConstantStep(1.0)
-    assert job.config is not None
-    assert loads_config(job.config).training == config.training
+    assert job.source is not None
+    assert loads_config(job.source.text).training == config.training
 
 
 def test_total_size_is_that_of_the_data(config, digits):

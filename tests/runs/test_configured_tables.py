@@ -241,7 +241,7 @@ def test_a_plan_of_what_is_left_is_trained(config, tuned):
     first = Segment(plan="a" * 64, ledger="b" * 64, rounds=3, source="seed", spent={})
     later = make_plan(
         promised_population(config), configured_training(config), before=[first], seed=0,
-        charges=plan.paid.charges,
+        charges=plan.past.paid.charges,
     )  # fmt: skip
     assert configured_job(paid, plan=later).plan is later  # the run before has counted it
 

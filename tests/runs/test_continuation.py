@@ -108,7 +108,7 @@ def done_in(folder, client: str) -> list[Event]:
     k = plan.population.index_of(client)
     steps = int(journal.draws[k])
     noise, rate = float(plan.noise_multipliers[k]), float(plan.sampling_rates[k])
-    made = Event(noise_multiplier=noise, sampling_rate=rate, steps=steps) if steps else None
+    made = Event.of(noise_multiplier=noise, sampling_rate=rate, steps=steps) if steps else None
     return [] if made is None else [made]
 
 
@@ -214,10 +214,10 @@ def test_a_round_lost_in_a_crash_is_carried_over(half, tmp_path):
     assert verify_run(half).rounds == 4
     go_on(again, half, tmp_path / "B")
     assert verify_run(half).holds
-    assert again.before[0].rounds == 4
+    assert again.past.segments[0].rounds == 4
     assert again.training.rounds == 2
     drawn = np.bincount(plan.schedule.cohorts[:4].ravel(), minlength=4)
-    steps = {name: history.steps for name, history in again.before[0].spent.items()}
+    steps = {name: history.steps for name, history in again.past.segments[0].spent.items()}
     assert steps == {name: drawn[k] for k, name in enumerate("abcd") if drawn[k]}
 
 
@@ -243,7 +243,7 @@ def test_a_chain_keeps_the_history_of_who_left(half, tmp_path):
     # Somebody joins under the id of one who left, and has its history.
     third = replan(tmp_path / "B", people(d=8.0, c=6.0, new=1.0), rounds=2, seed=2)
     go_on(third, tmp_path / "B", tmp_path / "C")
-    assert [segment.rounds for segment in third.before] == [3, 2]
+    assert [segment.rounds for segment in third.past.segments] == [3, 2]
     assert third.histories[0].events == tuple(done_in(half, "d"))
     assert third.histories[1].events == (*done_in(half, "c"), *done_in(tmp_path / "B", "c"))
     assert third.histories[2].steps == 0
@@ -282,7 +282,7 @@ def test_more_rounds_after_the_plan_was_made_are_not_forgotten(half, tmp_path):
 
 def test_a_plan_with_a_shorter_past_is_refused(half, tmp_path):
     plan = replan(half, people(d=8.0), seed=2)
-    first = plan.before[0]
+    first = plan.past.segments[0]
     short = replace(first.spent["d"].events[0], steps=1)
     forged = replace(plan, past=Past((replace(first, spent={"d": History((short,))}),)))
     forged.verify()  # its own sums are right
@@ -302,7 +302,7 @@ def test_the_past_is_in_the_file_and_in_the_hash(half, tmp_path):
     path = tmp_path / "plan.json"
     plan.save(path)
     assert Plan.load(path) == plan
-    assert Plan.load(path).before == plan.before
+    assert Plan.load(path).before == plan.past.segments
     content = json.loads(path.read_text())
     content["past"]["runs"][0]["spent"]["d"][0]["steps"] -= 1
     path.write_text(json.dumps(content))
@@ -412,7 +412,7 @@ def test_who_reported_is_charged_at_its_caps(tmp_path):
     )
     half = stopped(plan, tmp_path / "A", rounds=2)
     again = replan(half, people(a=4.0, b=6.0, c=9.0), rounds=2, seed=2)
-    assert again.adaptive is not None
+    assert again.participation.deciding
     for k, name in enumerate("abc"):
         caps = (int(plan.counts[k]), int(plan.reports.caps[k]))
         assert [event.steps for event in again.histories[k].events] == list(caps)
@@ -467,7 +467,7 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    forged = replace(plan, past=Past((*broken.before, segment_of(proof, broken))))
+    forged = replace(plan, past=Past((*broken.past.segments, segment_of(proof, broken))))
     check = _Check(tmp_path / "B", forged)
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings if one.subject != "run.json"]
@@ -489,7 +489,7 @@ def test_what_is_paid_after_a_plan_was_made_is_not_left_out_of_it(half, tmp_path
         take_over(more, half, tmp_path / "B")
     assert not (half / "continued.json").exists()
     again = replan(half, people(b=3.0, c=4.5), seed=2)
-    assert again.paid.charges == (paid,)
+    assert again.past.paid.charges == (paid,)
     run = go_on(again, half, tmp_path / "B")
     assert verify_run(run.path).holds
     # A plan with all of its hashes right that forgets it.

@@ -23,7 +23,7 @@ import pytest
 import dpcohort
 import dpcohort.runs.folder
 import dpcohort.runs.journal
-import dpcohort.runs.training
+import dpcohort.runs.recorder
 from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.plan import Plan
@@ -63,7 +63,7 @@ def attempt(plan: Plan, out: Path, owner: str = "", name: str = "", time: int = 
     """Train or go on; end when a function is called for the nth time, by Ctrl-C or kill -9."""
     calls = 0
     homes = {
-        "training": dpcohort.runs.training,
+        "training": dpcohort.runs.recorder,
         "journal": dpcohort.runs.journal,
         "folder": dpcohort.runs.folder,
     }
@@ -92,7 +92,7 @@ def looked_at(out: Path, plan: Plan) -> None:
     """It holds, and says how much is counted, which is what the ledger counts."""
     found = verify_run(out, method="pld")
     assert found.holds, [one for one in found.findings if one.kind != "note"]
-    key = "cohort" if plan.adaptive is not None else "draws"
+    key = "cohort" if plan.participation.deciding else "draws"
     lines = (out / "ledger.jsonl").read_text().splitlines()
     assert found.rounds == sum(key in json.loads(line) for line in lines)
     assert found.finished == (out / "result.json").exists()

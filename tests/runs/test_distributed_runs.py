@@ -97,7 +97,7 @@ def test_explanation_and_summary_name_both_epsilons(plan):
     assert told.alone_epsilon == plan.certificate.alone_epsilon[0]
     values = plan_values(plan)
     assert values["summary"]["trust"]["honest"] == 2
-    assert values["clients"]["weight"] == plan.distributed.weights.tolist()
+    assert values["clients"]["weight"] == plan.noise.weights.tolist()
     assert "epsilon" in repr(plan)
     assert "2 of 4 honest" in repr(plan)
     assert "weight" not in explain_client(small_plan(), told.client).to_dict()
@@ -228,7 +228,7 @@ def test_with_nobody_to_count_on_a_simulation_is_that_of_local_trust(digits):
     assert alone.plan.schedule.sha256 == local.plan.schedule.sha256
     for name, values in local.scored_weights.items():
         np.testing.assert_allclose(alone.scored_weights[name], values, rtol=1e-4, atol=1e-6)
-    shares = alone.plan.distributed.shares
+    shares = alone.plan.noise.pool.shares
     np.testing.assert_allclose(
         shares, np.nan_to_num(local.plan.noise_multipliers) / local.plan.batch_sizes, rtol=1e-12
     )
@@ -244,7 +244,7 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
         public=old.public,
     )
     later = replan(run, more, rounds=4, seed=1)
-    assert later.before[0].honest == 2
+    assert later.past.segments[0].honest == 2
     assert (later.certified_epsilon[:7] <= more.epsilon[:7]).all()
     both = (plan.counts > 0) & (later.counts > 0) & ~old.public
     assert both.sum() >= 4
@@ -254,7 +254,7 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])
     told = f"epsilon {receipt.trust['alone_epsilon']:.5g}, all runs together, if all others collude"
     assert told in receipt.text()
-    forgetful = replace(later, past=Past((replace(later.before[0], honest=1),)))
+    forgetful = replace(later, past=Past((replace(later.past.segments[0], honest=1),)))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
 
@@ -293,7 +293,7 @@ def test_where_everybody_was_in_every_round_a_client_can_leave(digits, tmp_path)
         replan(first, people(5, 3.0), rounds=2, cohort_size=6)
     later = replan(first, people(5, 3.0), rounds=2, seed=1)
     assert later.training.cohort_size == 5
-    assert later.distributed.honest == later.before[0].honest == 2
+    assert later.noise.honest == later.past.segments[0].honest == 2
     train(later, "logistic", digits, after=first, out=tmp_path / "later", device="cpu")
     assert verify_run(tmp_path / "later").holds
     # They are five now: with others that join, cohorts stay as they are or are as asked.

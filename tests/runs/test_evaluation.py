@@ -95,7 +95,7 @@ def test_where_noise_is_distributed_weights_say_who_was_heard():
     distributed = small_plan(accountant=Contract(trust="distributed"))
     groups = who_was_heard(distributed, groups=3)
     assert sum(group.draw_share for group in groups) == pytest.approx(1.0)
-    loud = distributed.counts * distributed.distributed.weights
+    loud = distributed.counts * distributed.noise.weights
     assert groups[-1].draw_share == pytest.approx(loud[-1] / loud.sum())  # the public client
 
 

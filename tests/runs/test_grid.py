@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dpcohort.config import commented_config, loads_config
@@ -21,12 +23,12 @@ def test_every_combination_with_the_same_seeds_and_kept_when_asked(config, tmp_p
         seeds=2,
         out=tmp_path,
         device="cpu",
-        on_round=lambda name, done, total, runs: told.append((name, done)),
+        callbacks=[SimpleNamespace(on_round=lambda record, run: told.append(run))],
     )
     assert list(groups) == ["unbiased", "privacy-aware"]
     assert [run.seed for run in groups["unbiased"]] == [0, 1]
     assert groups["unbiased"][0].partition.sha256 == groups["privacy-aware"][0].partition.sha256
-    assert told[:3] == [("unbiased", 1), ("unbiased", 2), ("unbiased", 3)]
+    assert [run.settings["label"] for run in told] == ["unbiased"] * 6 + ["privacy-aware"] * 6
     assert (tmp_path / "privacy-aware" / "seed-1" / "result.json").exists()
     again = train_grid(config, seeds=2, out=tmp_path, device="cpu")
     for name, runs in groups.items():
@@ -47,13 +49,9 @@ def test_a_grid_of_a_setting_that_does_not_exist(config):
 
 
 def test_every_combination_is_checked_before_any_is_trained(config, tmp_path):
-    told = []
     wrong = config.with_overrides(["grid.selection={ rule = ['unbiased', 'privacy-awar'] }"])
     with pytest.raises((InputError, FileFormatError), match="Did you mean 'privacy-aware'"):
-        train_grid(
-            wrong, seeds=1, out=tmp_path / "out", device="cpu", on_round=lambda *a: told.append(a)
-        )
-    assert told == []
+        train_grid(wrong, seeds=1, out=tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
 
 

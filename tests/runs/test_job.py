@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dpcohort import Population, Training, make_plan, train
+from dpcohort import Population, Training, make_plan, plugin, train
 from dpcohort.config import load_config
 from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_partition
 from dpcohort.engine import Streams
@@ -19,6 +20,21 @@ from dpcohort.runs.folder import settings_sha256
 from dpcohort.runs.job import make_job, resolve_device
 
 from .conftest import small_plan
+
+
+@plugin("features")
+class Cells(FixedFeatures):
+    """Means over squares of pixels."""
+
+    def __init__(self, input_shape, *, side=4):
+        super().__init__()
+        self.side, self.width = side, math.prod(input_shape) // side**2
+
+    def forward(self, images):
+        return nn.functional.avg_pool2d(images, self.side).flatten(1)
+
+
+CELLS = f"{__name__}:Cells"
 
 
 def test_the_default_partition_has_exactly_the_planned_sizes(plan, digits):
@@ -164,7 +180,7 @@ def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
 
 def test_fixed_features_are_computed_once_and_the_head_is_trained():
     clients = Population.from_arrays(sizes=[200] * 3, epsilon=[2.0, 4.0, 8.0], delta=1e-5)
-    options = {"features": "oriented"}
+    options = {"features": CELLS, "side": 2}
     probe = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0, options=options)
     dimension = sum(p.numel() for p in probe.parameters())
     plan = make_plan(

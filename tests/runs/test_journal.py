@@ -27,7 +27,7 @@ def path(tmp_path):
 
 def cohort_of(plan, round):
     """The draws that a plan allows in a round: those of its schedule, or any within the caps."""
-    return np.array([0, 1, 2, 7]) if plan.adaptive else plan.schedule.cohorts[round]
+    return np.array([0, 1, 2, 7]) if plan.participation.deciding else plan.schedule.cohorts[round]
 
 
 def count(journal, plan, *rounds):
@@ -74,7 +74,7 @@ def test_an_entry_counts_after_it_is_on_disk(path, make, monkeypatch):
 
     monkeypatch.setattr("dpcohort.runs.journal.append_line", watched)
     count(journal, plan, 0)
-    if plan.adaptive:
+    if plan.participation.deciding:
         journal.count_reports(1, [1, 2])
         journal.keep_answers(1, {1: 0.5, 2: 0.25})
     journal.close()
@@ -93,7 +93,7 @@ def test_what_could_not_be_written_is_not_counted(path, make):
         count(journal, plan, 1)
     assert journal.rounds == {0}
     assert np.array_equal(journal.draws, before)
-    if plan.adaptive:
+    if plan.participation.deciding:
         with pytest.raises(InputError, match="could not be written"):
             journal.count_reports(1, [1])
         assert not journal.reports.any()

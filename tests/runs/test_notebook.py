@@ -59,6 +59,10 @@ def test_a_network_without_a_name_is_given_again(plan, digits, tmp_path):
         read.predict(digits.test_inputs, model=nn.Linear(64, 10))
     with pytest.raises(InputError, match="shape of inputs"):
         read.predict(np.zeros((3, 5)), model=network)
+    wrong = digits.test_inputs[:2].astype(float)
+    wrong[1, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match=r"inputs\[.*0, 0, 0\] = nan"):
+        run.predict(wrong)
 
 
 def test_plot_and_report(plan, digits, tmp_path):

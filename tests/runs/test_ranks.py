@@ -61,7 +61,7 @@ def test_who_waited_for_nothing_is_told_so_and_both_end_with_one_code(together):
     ("change", "words"),
     [
         ({"engine": "reference"}, "the reference engine does one draw after the other"),
-        ({"config": None}, "only the training of a configuration is shared"),
+        ({"source": None}, "only the training of a configuration is shared"),
         ({"merged_noise": True}, "on rank 1: the configuration makes another training here"),
     ],
 )

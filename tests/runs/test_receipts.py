@@ -12,7 +12,7 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
 from dpcohort.runs import receipts as module
 from dpcohort.runs import train
-from dpcohort.runs.provenance import PRIVATE_NOISE, SIMULATED_TUNING, worst_source
+from dpcohort.runs.provenance import PRIVATE_NOISE, SIMULATED_TUNING
 from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts, write_receipts
 
 PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
@@ -167,9 +167,9 @@ def test_charges_that_no_run_writes_are_refused(receipts):
 def test_what_a_simulation_charged_makes_all_of_it_a_simulation(plan):
     paid = Charge(what="tuning", private=False, promised={}, spent={})
     charged = make_plan(plan.population, plan.training, charges=[paid], seed=0)
-    assert worst_source(charged, "private") == "seed"
-    assert worst_source(plan, "private") == "private"
-    assert worst_source(plan, "private", [paid]) == "seed"
+    assert charged.source("private") == "seed"
+    assert plan.source("private") == "private"
+    assert plan.source("private", [paid]) == "seed"
 
 
 def test_charges_of_a_plan_and_later_ones_are_in_receipts_of_who_paid(plan):

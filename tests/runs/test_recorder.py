@@ -13,8 +13,8 @@ from dpcohort.data.partition import load_partition
 from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.job import ConfigSource, make_job
+from dpcohort.runs.recorder import Recorder
 from dpcohort.runs.verification import verify_run
 
 from .conftest import small_plan
@@ -23,14 +23,14 @@ from .conftest import small_plan
 @pytest.fixture
 def job(plan, digits):
     job = make_job(plan, "logistic", digits, device="cpu")
-    return replace(job, config="[training]\nrounds = 6\n")
+    return replace(job, source=ConfigSource("[training]\nrounds = 6\n"))
 
 
 def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.training.environment", fail)
+    monkeypatch.setattr("dpcohort.runs.recorder.environment", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()
@@ -39,7 +39,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
 
 def test_the_configuration_is_kept(job, tmp_path):
     Recorder(job, tmp_path / "run").close()
-    assert (tmp_path / "run" / "config.toml").read_text() == job.config
+    assert (tmp_path / "run" / "config.toml").read_text() == job.source.text
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert settings["plan"] == job.plan.sha256
     assert settings["optimiser"]["local_step"] == {"kind": "ConstantStep", "size": 0.1}
@@ -63,6 +63,7 @@ STATE = {"parameters": (650,), "momentum": (650,), "average": (650,), "memory": 
 def kept_and_read_again(job, path, shapes) -> EngineState:
     """A state through a checkpoint, as a run that goes on finds it."""
     recorder = Recorder(job, path)
+    recorder.begin(EngineState(torch.zeros(650)))
     recorder.count(0, job.plan.schedule.cohorts[0])
     held = {name: torch.randn(shape) for name, shape in shapes.items()}
     vector = held.pop("parameters")

@@ -30,7 +30,7 @@ from dpcohort.errors import DataMissingError, FileFormatError
 from dpcohort.plan import Plan
 from dpcohort.runs import replan, train, verify_run
 from dpcohort.runs.folder import read_json
-from dpcohort.runs.job import make_job
+from dpcohort.runs.job import ConfigSource, make_job
 from dpcohort.runs.seal import sign_seal, write_sealed
 from dpcohort.runs.training import train_job
 
@@ -57,7 +57,7 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
         plan, "logistic", "digits", device="cpu", private_entropy=True, optimiser=optimiser,
         evaluate_every=1, checkpoint_every=1,
     )  # fmt: skip
-    job = replace(job, config="[training]\nrounds = 3\n")
+    job = replace(job, source=ConfigSource("[training]\nrounds = 3\n"))
     train_job(job, out=folder)
 
 

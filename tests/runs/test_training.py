@@ -19,6 +19,7 @@ from dpcohort.consent import allow_code
 from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.callbacks import EachRound
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.folder import read_log
 from dpcohort.runs.job import make_job
@@ -339,7 +340,7 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
     together = train_side_by_side(
         jobs(digits, merged_noise=merged_noise),
         outs=[tmp_path / "first", None],
-        on_round=lambda done, runs: told.append((done, len(runs))),
+        callbacks=[EachRound(2, lambda done, runs: told.append((done, len(runs))))],
     )
     assert told == [(t + 1, 2) for t in range(ROUNDS)]
     for job, run in zip(jobs(digits, merged_noise=merged_noise), together, strict=True):

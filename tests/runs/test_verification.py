@@ -375,7 +375,7 @@ def test_what_was_charged_and_what_the_plan_may_spend_are_within_the_promise(tmp
 
 def test_what_is_paid_after_a_run_is_added_and_not_above_the_promise(tmp_path):
     run, people = charged_run(tmp_path / "run")
-    (first,) = Plan.load(run / "plan.json").paid.charges
+    (first,) = Plan.load(run / "plan.json").past.paid.charges
     client = drawn_client(run)
     for wrong, kind, words in (
         (charge(people), InputError, "Nothing was spent now"),

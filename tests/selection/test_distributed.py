@@ -383,12 +383,12 @@ def test_plans_have_the_noise_that_was_expected(rule, members, colluding):
     contract = Contract(trust="distributed", colluding=colluding)
     plan = make_plan(people, training, selection=rule, accountant=contract, seed=0)
     w = plan.selection.probabilities
-    assert plan.distributed is not None
-    spoken = plan.distributed.weights * plan.counts / training.total_draws
+    assert plan.noise.only_sums
+    spoken = plan.noise.weights * plan.counts / training.total_draws
     assert spoken.sum() == pytest.approx(1.0, abs=1e-9)
     assert np.abs(spoken - w).sum() < 0.12
     expected = plan.problem.noise(w) * training.total_steps / training.dimension
-    added = plan.distributed.share**2 / members
+    added = plan.noise.pool.share**2 / members
     assert added == pytest.approx(expected, rel=0.35)
     assert (plan.certified_epsilon[~people.public] <= people.epsilon[~people.public]).all()
 

@@ -76,7 +76,7 @@ from dpcohort.deploy.guard.files import GuardedData, check_records, identity_bes
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import Batches, LocalTraining, layout_of
+from dpcohort.deploy.guard.training import LocalTraining, Sampling, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine.clipping import FlatLayout
@@ -380,13 +380,13 @@ class _WholeUpdate:
         self.layout = layout_of(self._arrays.module)
 
     def update(
-        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+        self, parameters: Vector, lattice: Lattice, sampling: Sampling, step_sizes: Sequence[float]
     ) -> Vector:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        return noisy_update(moved, lattice, scale=alpha / batches[2])
+        return noisy_update(moved, lattice, scale=alpha / sampling[2])
 
     def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
         """What the app's own training makes of the parameters; None where it failed."""
@@ -656,7 +656,7 @@ class PrivacyAwareStrategy:
             trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
             with owner_only(), trainer.recorded(self._out, resume=self._resume) as part:
                 evaluated(part.state.next_round)
-                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+                run_rounds([part], trainer, [step], callbacks=(RoundPrinter(evaluated),))
             self.run = part.run
             result.arrays = arrays.record(part.state.parameters.numpy())
             for words in part.run.warnings:
@@ -693,7 +693,7 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         InputError: naming what to plan instead.
     """
-    if plan.distributed is not None or plan.adaptive is not None or plan.before:
+    if not plan.is_simple:
         raise InputError.because(
             "mods execute plans with fixed cohorts, local noise and no run before them; "
             "distributed noise, rules that choose from reports and later parts of a run need "

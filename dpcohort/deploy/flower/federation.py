@@ -121,7 +121,7 @@ class Federation(Format):
             self._check_keys(self.clients)
         _ = self.optimiser_section  # checked now, not at the first round
         _ = self.pool
-        refuse_simulated(self.plan.paid.charges)
+        refuse_simulated(self.plan.past.paid.charges)
         return self
 
     def _check_keys(self, keys: Mapping[str, str]) -> None:
@@ -148,7 +148,7 @@ class Federation(Format):
     @property
     def pool(self) -> AcceptedGroup | None:
         """What members of distributed noise count on, for all rounds; None where it is local."""
-        return None if self.plan.distributed is None else pool_from_plan(self.plan, self.members)
+        return pool_from_plan(self.plan, self.members) if self.plan.noise.only_sums else None
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     asked = {**asked_of(plan, k), "sampling_rate": rate, "batch_size": batch_size}
     exactly = ("sampling_rate", "batch_size", "local_steps", "sampler", "neighbours")
     found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
-    if plan.distributed is not None:
+    if plan.noise.only_sums:
         client = plan.population.ids[k]
         needed = pool_from_plan(plan, federation.members, client=client).outline()
         pool = accepted.get("pool")

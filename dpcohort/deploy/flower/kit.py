@@ -185,7 +185,7 @@ def write_kit(
             model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
         values["own_model"] = _own_model_words("owner", model.name, code, values)
-        if plan.distributed is not None:
+        if plan.noise.only_sums:
             values |= {**_SUMS, "distributed": kit_text("distributed-owner.md")}
         keys = {}
         for client in drawn_clients(plan):
@@ -218,7 +218,7 @@ def write_kit(
         )
         _copy_weights(given, scratch / "server")
         values["own_model"] = _own_model_words("operator", model.name, code, values)
-        if plan.distributed is not None:
+        if plan.noise.only_sums:
             values["distributed"] = _distributed_words(plan, made=bool(identities))
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
@@ -318,7 +318,7 @@ def _identities(
     """Secrets that a trial's kit makes, and public keys; neither where noise is not distributed."""
     if members is not None:
         return {}, {name: members[name] for name in drawn_clients(plan) if name in members}
-    if plan.distributed is None:
+    if not plan.noise.only_sums:
         return {}, {}
     if not trial:
         raise InputError.because(

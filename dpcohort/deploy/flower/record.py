@@ -46,7 +46,7 @@ from dpcohort.runs.folder import (
     read_log,
     write_json,
 )
-from dpcohort.runs.job import TrainingJob, carried_state, later_steps
+from dpcohort.runs.job import ConfigSource, TrainingJob, carried_state, later_steps
 from dpcohort.runs.run import Run
 from dpcohort.signatures import DrawSignature
 from dpcohort.tasks import Task
@@ -86,11 +86,7 @@ class FederatedJob(TrainingJob):
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
         """
-        if federation.plan.reports.are_raw:
-            raise InputError.because(
-                f"the rule {federation.plan.rule} chooses from raw reports of clients, "
-                "and guards give none without noise."
-            )
+        federation.plan.reports.refuse_guards(federation.plan.rule)
         terms = federation.model
         model = model or built_model(terms, seed=federation.seed)
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
@@ -101,6 +97,11 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        if optimiser.local is not None:
+            raise InputError.because(
+                f"guards take plain local steps, and the local rule {optimiser.local.name} "
+                "corrects them. Leave optimiser.local out of a federation."
+            )
         carried = carried_state(federation.plan, after, optimiser)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)
@@ -119,7 +120,7 @@ class FederatedJob(TrainingJob):
             aggregation=rule,
             after=None if after is None else Path(after),
             carried=carried,
-            tuning=federation.tuning or None,
+            source=ConfigSource(tuning=federation.tuning or None),
             private=True,  # guards draw batches and noise from their operating system's entropy
             weights=described_weights(
                 model,
@@ -204,7 +205,7 @@ class FederatedJob(TrainingJob):
             "model": self.model_settings(terms.name, terms.options),
             "optimiser": dict(self.federation.optimiser),
             **({"task": said} if (said := self.task.to_dict()) else {}),
-            **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
+            **self.tuning,
             **({"members": dict(self.federation.members)} if self.federation.members else {}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),

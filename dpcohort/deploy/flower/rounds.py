@@ -54,8 +54,9 @@ from dpcohort.deploy.secure_aggregation import Card, MaskedRound
 from dpcohort.engine import Arrived, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs.folder import SIGNATURES
+from dpcohort.runs.recorder import Recorder, closing
 from dpcohort.runs.run import Callback, Run
-from dpcohort.runs.training import Recorder, closing, run_rounds
+from dpcohort.runs.training import run_rounds
 from dpcohort.signatures import DrawSignature
 
 
@@ -103,7 +104,7 @@ def federate(
     with owner_only():
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
         with trainer.recorded(folder, resume=resume) as part:
-            run_rounds([part], trainer, [step], evaluator=evaluator, listeners=tuple(callbacks))
+            run_rounds([part], trainer, [step], evaluator=evaluator, callbacks=tuple(callbacks))
     return part.run
 
 
@@ -207,10 +208,10 @@ class GuardTrainer:
         line["lost"] = dict(sorted(line["lost"].items()))
         write_exchange(self._run, line, self._receipts)
         self._keep(signatures)
-        if total is None or plan.distributed is None:
+        if total is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
-        unit = math.ldexp(plan.distributed.share * plan.training.clip, -pool.exponent)
+        unit = math.ldexp(plan.noise.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
@@ -312,7 +313,7 @@ class GuardTrainer:
             "run": self._federation.run,
             "plan": self._plan.sha256,
             "round": round,
-            "sampler": self._plan.contract.sampler,
+            "sampler": self._plan.contract.sampler.name,
             "neighbours": self._plan.contract.neighbours,
             "model": self._model,
             "layout": self._layout,

@@ -537,12 +537,8 @@ def run_demo(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {FLOWER_VERSION})"
     )
-    if plan.distributed is not None:
-        say(
-            f"noise is distributed: each promise counts on {plan.distributed.honest} honest "
-            f"clients of {plan.training.cohort_size}, and "
-            f"{plan.contract.dropouts or 'none'} may drop out"
-        )
+    for sentence in plan.noise.assumptions(plan.contract, plan.training.cohort_size):
+        say(sentence)
     told: list[Any] = []
 
     def tell() -> None:

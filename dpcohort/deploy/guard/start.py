@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dpcohort.accounting.distributed import bits_of_sums
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.atomic_file import write_text
 from dpcohort.consent import CodeFile, code_of, is_allowed_by, keep_allowance, typed
 from dpcohort.deploy.formats import replace
@@ -80,7 +81,7 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     runs = {one.run: one.run_terms(records) for one in terms.runs}
     for one in terms.runs:
         if one.pool is not None:
-            most = records if one.sampler == "poisson" else one.batch_size
+            most = int(sampler_of(one.sampler).largest_batch(*np.array([records, one.batch_size])))
             _check_lattice(one.pool, runs[one.run], most)
     return runs
 
@@ -303,7 +304,7 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     """How long one noisy step over all records takes, at made-up parameters; it is not kept."""
     made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
     lattice, started = Lattice(1.0, 1.0), time.perf_counter()
-    trainer.update(made_up, lattice, ("poisson", 1.0, records), [1.0])
+    trainer.update(made_up, lattice, (sampler_of("poisson"), 1.0, records), [1.0])
     return time.perf_counter() - started
 
 

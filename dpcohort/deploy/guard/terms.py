@@ -25,8 +25,9 @@ import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
+from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.samplers import SamplerName
 from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
@@ -273,7 +274,7 @@ class AcceptedRun(Format):
     rounds: Natural
     draws: Natural
     least_noise_multiplier: Positive | None = None
-    sampler: Sampler = "poisson"
+    sampler: SamplerName = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None
@@ -549,11 +550,8 @@ def pool_from_plan(
         >>> pool.honest, len(pool.cohorts) == int(plan.counts[3])
         (3, True)
     """
-    if plan.distributed is None:
-        raise InputError.because(
-            "noise is not distributed in this plan: it needs no members' keys."
-        )
-    if plan.distributed.honest == 1:  # nothing is masked, so the plan has no lattice for sums
+    shares = plan.noise.pool
+    if shares.honest == 1:  # nothing is masked, so the plan has no lattice for sums
         raise InputError.because(
             "a client of this plan counts on nobody but itself: adding masks buys nothing then. "
             "Use trust = 'local'."
@@ -580,10 +578,10 @@ def pool_from_plan(
     dropouts = plan.contract.dropouts
     pool = AcceptedGroup(
         cohort_size=size,
-        colluding=size - plan.distributed.honest - dropouts,
+        colluding=size - shares.honest - dropouts,
         dropouts=dropouts,
-        exponent=plan.distributed.exponent,
-        modulus_bits=plan.distributed.modulus_bits,
+        exponent=shares.exponent,
+        modulus_bits=shares.modulus_bits,
         members={name: members[name] for name in drawn if name in met},
         cohorts=cohorts,
     )
@@ -656,9 +654,9 @@ def terms_from_plan(
         **asked_of(plan, k),
         "batch_size": int(plan.batch_sizes[k]),
     }
-    if plan.before:
+    if plan.past.segments:
         values["epsilon"] = _epsilon_alone(plan, k)
-    if plan.distributed is not None:
+    if plan.noise.only_sums:
         values["identity"] = IDENTITY_FILE
     lines = _lines_of_charges(plan, k)
     for line in commented_terms().splitlines():
@@ -669,10 +667,9 @@ def terms_from_plan(
         lines.append(line)
         if key == "options" and model.task:
             lines += _table("model.task", "what is predicted, and the only loss", model.task)
-    if plan.reports.are_private:
-        about = "what the plan's rule asks for beside draws"
-        lines += _table("runs.reports", about, reports_asked_of(plan, k))
-    if plan.distributed is not None:
+    if asked := reports_asked_of(plan, k):
+        lines += _table("runs.reports", "what the plan's rule asks for beside draws", asked)
+    if plan.noise.only_sums:
         pool = pool_from_plan(plan, members or {}, client=client)
         said = pool.model_dump(exclude={"members", "cohorts"})
         keys = {toml_value(name): key for name, key in pool.members.items()}
@@ -694,11 +691,11 @@ def terms_from_plan(
 
 def _lines_of_charges(plan: Plan, k: int) -> list[str]:
     """What the owner must know of charges: the cap of these terms has what they left."""
-    paid = plan.paid.to(plan.population.ids[k])
+    paid = plan.past.paid.to(plan.population.ids[k])
     if not any(paid):
         return []
-    whole = plan.paid.whole(plan.population, k)
-    took = ", ".join(charge.title for charge in plan.paid.charges)
+    whole = plan.past.paid.whole(plan.population, k)
+    took = ", ".join(charge.title for charge in plan.past.paid.charges)
     return [
         f"# Promised: epsilon {whole[0]:.6g} at delta {whole[1]:.6g}. Of it {paid[0]:.6g} at "
         f"{paid[1]:.6g} was paid beside",

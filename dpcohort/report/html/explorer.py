@@ -16,6 +16,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import singledispatch
 from itertools import pairwise
 from typing import Any
 
@@ -26,8 +27,10 @@ from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.charges import Charge
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting.segments import left_population
-from dpcohort.explain import explain_adaptive_client, explain_clients
+from dpcohort.explain import AdaptiveExplanation, explain_client, explain_clients
 from dpcohort.plan import Plan
+from dpcohort.planning.participation import FixedCohorts, Participation
+from dpcohort.planning.reports import often
 from dpcohort.report.figures import papers_noise
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.selection.problem import SelectionProblem, exact_costs, paper_costs
@@ -108,27 +111,12 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
 def _why_none(plan: Plan | None) -> str:
     if plan is None:
         return "The explorer needs a plan that can be read."
-    if plan.adaptive is not None:
-        return (
-            f"{plan.rule} chooses the cohorts during the training, so there is no "
-            "selection to solve before it."
-        )
     if len(plan.population) > MOST_POINTS:
         return (
             f"The explorer is for up to {MOST_POINTS:,} clients; this plan has "
             f"{len(plan.population):,}. Use dpcohort what-if."
         )
-    if plan.before:
-        return (
-            "This plan goes on from an earlier run, and its clients have what that left of their "
-            "budgets; the explorer knows whole ones. Use dpcohort replan."
-        )
-    if plan.distributed is not None:
-        return (
-            "The explorer is for clients that each add all of their own noise; here it is "
-            "distributed. Use dpcohort what-if."
-        )
-    return ""
+    return plan.participation.no_explorer or plan.past.no_explorer or plan.noise.no_explorer
 
 
 def _mode(settings: dict[str, Any]) -> str:
@@ -180,7 +168,7 @@ def _levels(
             expected_draws=plan.selection.unbiased[rows] * counts,
             local_steps=plan.training.local_steps,
             contract=plan.contract,
-            calibrated=plan.fixed_cohorts.noise_model == "exact",
+            calibrated=plan.participation.fixed.noise_model == "exact",
         )
         shape = (len(rounds), part.size)
         found.append((level.reshape(shape), floor.reshape(shape)))
@@ -192,7 +180,7 @@ def _levels(
 def _problem(plan: Plan, level: FloatArray, floor: FloatArray, rounds: int) -> SelectionProblem:
     """The plan's problem at another number of rounds, or for another level and floor of noise."""
     training = replace(plan.training, rounds=rounds)
-    if plan.fixed_cohorts.noise_model == "exact":
+    if plan.participation.fixed.noise_model == "exact":
         noise, linear = exact_costs(
             level,
             floor,
@@ -318,8 +306,7 @@ def _tight(plan: Plan, clients: IntArray, epsilon: FloatArray, steps: IntArray) 
             delta=plan.population.delta[clients],
             sampling_rate=plan.sampling_rates[clients],
             steps=steps,
-            sampler=plan.contract.sampler,
-            neighbours=plan.contract.neighbours,
+            **plan.contract.sampling(plan.training.local_steps),
         )
     )
 
@@ -447,15 +434,22 @@ class ClientPoint:
 def client_points(
     plan: Plan,
     draws: IntArray,
+    reports: IntArray | None = None,
     *,
     later: Sequence[Charge] = (),
     method: str = "pld",
 ) -> list[ClientPoint]:
     """Every client of a plan as a point, in the plan's order.
 
+    A plan with capped cohorts has caps where others have probabilities. What stands in their place
+    is what happened: each client's share of all draws that the ledger counts, and the epsilon that
+    draws and reports together are certified to have spent: at the caps where reports chose the
+    cohorts, because numbers that follow from outputs prove less.
+
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
+        reports: reports of each client as the ledger counts them; none by default.
         later: what was paid after the plan was made.
         method: the accountant that certifies what they spent.
 
@@ -470,10 +464,48 @@ def client_points(
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
     everyone = np.arange(len(plan.population))
     counted = np.where(known, draws, 0)
-    receipts = make_receipts(plan, counted, later=later, clients=everyone, method=method)
+    asked = np.zeros_like(counted) if reports is None else reports
+    receipts = make_receipts(
+        plan, counted, later=later, clients=everyone, method=method, reports=asked
+    )
     for k in np.flatnonzero(~known).tolist():
         # A draw that the plan knows no noise for spends without bound.
         receipts[k] = replace(receipts[k], certified_epsilon=math.inf)
+    return _points(plan.participation, plan, draws, asked, receipts)
+
+
+@singledispatch
+def _points(
+    participation: Participation,
+    plan: Plan,
+    draws: IntArray,
+    reports: IntArray,
+    receipts: Sequence[Receipt],
+) -> list[ClientPoint]:
+    """Points of clients with caps."""
+    total = max(int(draws.sum()), 1)
+    return [
+        _point(
+            plan,
+            k,
+            int(draws[k]),
+            receipt,
+            sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), receipt.certified_epsilon),
+            probability=int(draws[k]) / total,
+            planned_draws=int(plan.counts[k]),
+        )
+        for k, receipt in enumerate(receipts)
+    ]
+
+
+@_points.register(FixedCohorts)
+def _(
+    participation: FixedCohorts,
+    plan: Plan,
+    draws: IntArray,
+    reports: IntArray,
+    receipts: Sequence[Receipt],
+) -> list[ClientPoint]:
     paper, tight = papers_noise(plan) / plan.batch_sizes, _tight_std(plan)
     return [
         _point(
@@ -487,7 +519,7 @@ def client_points(
             paper_std=_known(paper[k]),
             tight_std=_known(tight[k]),
         )
-        for k, told in enumerate(explain_clients(plan, everyone.tolist()))
+        for k, told in enumerate(explain_clients(plan, range(len(receipts))))
     ]
 
 
@@ -532,7 +564,7 @@ def _tight_std(plan: Plan) -> FloatArray:
     found = np.full(len(plan.population), np.nan)
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if 0 < held.size <= _MOST_CALIBRATED:
-        left = left_population(plan.population, plan.before)
+        left = left_population(plan.population, plan.past.segments)
         z = _tight(plan, held, left.epsilon[held], plan.steps[held])
         found[held] = z / plan.batch_sizes[held]
     return found
@@ -593,61 +625,11 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def adaptive_points(
-    plan: Plan,
-    draws: IntArray,
-    reports: IntArray,
-    *,
-    later: Sequence[Charge] = (),
-    method: str = "pld",
-) -> list[ClientPoint]:
-    """Every client of an adaptive plan as a point, in the plan's order.
-
-    Such a plan has caps where others have probabilities. What stands in their place is what
-    happened: each client's share of all draws that the ledger counts, and the epsilon that draws
-    and reports together are certified to have spent: at the caps where reports chose the cohorts,
-    because numbers that follow from outputs prove less.
-
-    Args:
-        plan: caps, terms and noise.
-        draws: of each client, as the ledger counts them.
-        reports: of each client, as the ledger counts them.
-        later: what was paid after the plan was made.
-        method: the accountant that certifies what they spent.
-
-    Example:
-        >>> from dpcohort import Population, Training
-        >>> from dpcohort.adaptive import make_adaptive_plan
-        >>> people = Population.from_arrays(ids=["a", "b"], sizes=[90, 90], epsilon=2, delta=1e-5)
-        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=1, batch_size=9),
-        ...                           seed=0)
-        >>> [point.probability for point in adaptive_points(plan, np.array([3, 1]),
-        ...                                                 np.array([4, 4]))]
-        [0.75, 0.25]
-    """
-    everyone, total = np.arange(len(plan.population)), max(int(draws.sum()), 1)
-    receipts = make_receipts(
-        plan, draws, later=later, clients=everyone, method=method, reports=reports
-    )
-    return [
-        _point(
-            plan,
-            k,
-            int(draws[k]),
-            receipt,
-            sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), receipt.certified_epsilon),
-            probability=int(draws[k]) / total,
-            planned_draws=int(plan.counts[k]),
-        )
-        for k, receipt in enumerate(receipts)
-    ]
-
-
 def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None) -> str:
-    told = explain_adaptive_client(plan, plan.population.ids[k])
-    times = f"It was drawn {_often(draws)}, at most {told.draw_cap} allowed"
-    if plan.reports.terms is not None:
-        times += f", and reported {_often(reports)}, at most {told.report_cap} allowed"
+    told = explain_client(plan, plan.population.ids[k])
+    assert isinstance(told, AdaptiveExplanation)
+    times = f"It was drawn {often(draws)}, at most {told.draw_cap} allowed"
+    times += plan.reports.made_words(k, reports)
     if told.public:
         spending = "It adds no noise."
     elif spent is None:
@@ -664,7 +646,3 @@ def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None)
         f"{told.client} holds {told.size:,} records and {promised}.\n"
         f"{times}; {plan.rule} chose the cohorts during the training.\n{spending}"
     )
-
-
-def _often(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

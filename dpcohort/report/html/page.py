@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.accounting.charges import Charge
-from dpcohort.accounting.distributed import NOT_PROTECTED, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
@@ -38,7 +37,6 @@ from dpcohort.plugins import RULES, is_named_function
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
-    adaptive_points,
     client_points,
     explorer_data,
     grouped_points,
@@ -376,9 +374,9 @@ def report_of_runs(
         rows=tuple(rows),
         receipts=_receipts(run, rows),
         grouped=grouped,
-        adaptive=run.plan is not None and run.plan.adaptive is not None,
+        adaptive=run.plan is not None and bool(run.plan.participation.deciding),
         distributed=_distributed_words(run.plan),
-        weighted=any(r.plan is not None and r.plan.distributed is not None for r in runs),
+        weighted=any(r.plan is not None and r.plan.noise.only_sums for r in runs),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -421,10 +419,8 @@ def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
     later: tuple[Charge, ...] = ()
     with suppress(DpcohortError):  # that they cannot be read is among the problems already
         later = later_charges(Path(run.path), run.plan)
-    if run.plan.adaptive is not None:
-        reports = 0 * run.draws if run.reports is None else run.reports
-        return adaptive_points(run.plan, run.draws, reports, later=later, method=method)
-    return client_points(run.plan, run.draws, later=later, method=method)
+    reports = 0 * run.draws if run.reports is None else run.reports
+    return client_points(run.plan, run.draws, reports, later=later, method=method)
 
 
 def _title(names: Sequence[str], best: int) -> str:
@@ -500,8 +496,7 @@ def _cards(
         strict = min((p.epsilon for p in points if p.epsilon is not None), default=None)
         loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
         budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
-        chosen = plan.adaptive is not None and points
-        drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
+        drawn = sum(p.draws > 0 for p in points) if points else int(plan.drawn.sum())
         clients, training = f"{len(plan.population):,}", plan.training
         cards += [
             ("Clients", clients, budgets),
@@ -513,11 +508,9 @@ def _cards(
     if shares:
         most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"
         cards.append(("Most of a budget spent", most, "by any client"))
-    if plan is not None and plan.distributed is not None:
+    if plan is not None:
         alone = max((p.alone for p in points if p.alone is not None), default=0.0)
-        honest = f"{plan.distributed.honest} of {plan.training.cohort_size}"
-        cards.append(("Honest members counted on", honest, "in every cohort; noise is distributed"))
-        cards.append(("If all others collude", f"ε {alone:.3g}", "spent by any client at most"))
+        cards += plan.noise.cards(plan.training.cohort_size, alone)
     return tuple(cards)
 
 
@@ -607,17 +600,16 @@ def _explorer(run: ReadRun) -> dict[str, Any]:
 
 
 def _distributed_words(plan: Plan | None) -> str:
-    if plan is None or plan.distributed is None:
+    if plan is None:
         return ""
-    words = trust_in_words(trust_terms(plan.contract, plan.training.cohort_size))
-    return f"Noise is {words}. {NOT_PROTECTED[:1].upper()}{NOT_PROTECTED[1:]}."
+    return plan.noise.statement(plan.contract, plan.training.cohort_size)
 
 
 def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
     """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
     plan = run.plan
     known = plan is not None and plan.rule in RULES["selection"]
-    if plan is None or plan.adaptive is not None or plan.before or not known:
+    if plan is None or plan.past.no_explorer or not known:
         if path is not None:
             raise InputError.because(
                 f"{path} is about a selection that is solved before the training; this run has "
@@ -640,15 +632,8 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
         whole = run.settings.get("drop_in") == "client"
         unit = "a client as a whole" if whole else "one record of a client"
         sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
-        if plan.distributed is not None:
-            bits = (plan.distributed.exponent, plan.distributed.modulus_bits)
-            sections["Privacy"] |= {
-                "trust": trust_in_words(trust_terms(plan.contract, plan.training.cohort_size)),
-                "open": NOT_PROTECTED,
-                "share of noise": f"{plan.distributed.share:.6g} of the clip",
-                "lattice": "noise of 2^{}, modulo 2^{}".format(*bits),
-            }
-        sections["Selection"] = flat(_selection(plan))
+        sections["Privacy"] |= plan.noise.facts(plan.contract, plan.training.cohort_size)
+        sections["Selection"] = flat(plan.participation.facts(plan.seed))
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:
         sections["Run"] = flat(kept)
@@ -658,27 +643,6 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     if run.environment:
         sections["Environment"] = flat({**run.environment, "report written by": __version__})
     return {name: rows for name, rows in sections.items() if rows}
-
-
-def _selection(plan: Plan) -> dict[str, Any]:
-    if plan.adaptive is not None:
-        return {
-            "rule": plan.rule,
-            **plan.participation.settings,
-            "cohorts": f"chosen during the training, seed {plan.seed}",
-            "draws of a client, at most": int(plan.counts.max()),
-            "reports of a client, at most": int(plan.reports.caps.max()),
-            "reports": "none" if plan.reports.terms is None else plan.reports.terms.mode,
-        }
-    return {
-        "rule": plan.rule,
-        **dict(plan.participation.settings),
-        "eta in use": plan.selection.eta,
-        "noise model": plan.fixed_cohorts.noise_model,
-        "bias ||p - u||": plan.selection.bias,
-        "proved optimal to": plan.selection.gap,
-        "schedule": f"{plan.schedule.draws} draws, seed {plan.seed}",
-    }
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

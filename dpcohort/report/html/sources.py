@@ -22,6 +22,7 @@ from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bo
 from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
+from dpcohort.planning.reports import Origin
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
 from dpcohort.runs.folder import (
@@ -118,11 +119,11 @@ class ReadRun:
     @property
     def is_private(self) -> bool | None:
         """Whether batches and noise came from entropy, and no report is raw; None: not known."""
-        if self.plan is not None and self.plan.reports.are_raw:
-            return False
-        if self.settings.get("randomness") is None:
+        of_run = source_of(self.settings)
+        source: Origin = of_run if self.plan is None else self.plan.reports.source(of_run)
+        if self.settings.get("randomness") is None and source != "raw reports":
             return None
-        return source_of(self.settings) == "private"
+        return source == "private"
 
     @property
     def fits_together(self) -> bool:
@@ -241,7 +242,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         plan=plan,
         history=_history(folder, tell),
         draws=None if counted is None else counted[0],
-        reports=counted[1] if counted and plan and plan.adaptive else None,
+        reports=counted[1] if counted else None,
         config=_text(folder / CONFIG),
         environment=_json(folder / ENVIRONMENT, "note", tell) or {},
         verification=_verified(folder, plan, tell, method),
@@ -421,9 +422,9 @@ def _trust_words(group: Group, other: Group) -> str:
     """Whose promises count on whom, where two groups differ in that; empty where they do not."""
 
     def whom(plan: Plan | None) -> str:
-        if plan is None or plan.distributed is None or plan.distributed.honest == 1:
+        if plan is None or plan.noise.honest == 1:
             return "no other client"
-        return f"{plan.distributed.honest} honest of {plan.training.cohort_size} members"
+        return f"{plan.noise.honest} honest of {plan.training.cohort_size} members"
 
     one, two = whom(group.runs[0].plan), whom(other.runs[0].plan)
     if one == two:

@@ -31,7 +31,7 @@ from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.metrics import Metric, main_metric
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data
-from dpcohort.text_files import parse_json, read_utf8, toml_text
+from dpcohort.text_files import parse_json, read_utf8
 from dpcohort_lab.recipes.recipe import Cell, Recipe
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _job(
     cell: Cell, shift: int, holdings: Holdings, device: str | None, alike: dict[str, Job]
 ) -> Job:
     """One repetition of a cell; those that differ in the optimiser alone share all the rest."""
-    from dpcohort.runs import configured_job, configured_optimiser
+    from dpcohort.runs import ConfigSource, configured_job, configured_optimiser
 
     config = cell.seeded(shift)
     held = holdings(config)
@@ -213,7 +213,7 @@ def _job(
         if key not in alike:
             alike[key] = configured_job(config, device=device, label=cell.mechanism, **held)
         optimiser = configured_optimiser(config.optimiser, clip=config.training.clip)
-        return replace(alike[key], optimiser=optimiser, config=toml_text(config.values))
+        return replace(alike[key], optimiser=optimiser, source=ConfigSource.of(config))
     except InputError as error:
         error.args = (f"cell {cell.label}: {error}",)
         raise
@@ -229,7 +229,7 @@ def train_works(
         progress: told how far it is.
         certify: check every receipt; a search, whose models are thrown away, may leave it.
     """
-    from dpcohort.runs import train_side_by_side
+    from dpcohort.runs import EachRound, train_side_by_side
 
     total = sum(job.plan.training.rounds for _, _, job in works)
     done = 0
@@ -247,7 +247,7 @@ def train_works(
         features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
         progress(f"{features}{name}", done, total)
         began = time.perf_counter()
-        runs = train_side_by_side(jobs, on_round=told)
+        runs = train_side_by_side(jobs, callbacks=[EachRound(len(jobs), told)])
         seconds = (time.perf_counter() - began) / len(stack)
         done += sum(job.plan.training.rounds for job in jobs)
         for work, run in zip(stack, runs, strict=True):

@@ -103,8 +103,8 @@ def test_both_forms_of_the_biased_baseline_train_within_the_budgets(biased):
 def test_raw_losses_carry_no_noise_and_honest_ones_are_charged(biased):
     wanted = [(cell, 0) for cell in biased.cells if cell.adaptive]
     raw, honest = (job.plan for _, _, job in prepare(wanted, device="cpu"))
-    assert raw.reports.are_raw
-    assert not honest.reports.are_raw
+    assert raw.reports.mode == "raw"
+    assert honest.reports.mode != "raw"
     assert (raw.report_stds == 0).all()
     assert (honest.report_stds > 0).all()
     # What the reports take is missing in the training steps.

@@ -127,7 +127,7 @@ def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
         kinds = [kind for _, kind, t in carried.asked if t == round]
         assert sorted(kinds) == ["MaskedRequest"] * 5 + ["RevealRequest"] * 5
     plan, pool = carried.federation.plan, carried.federation.pool
-    unit = plan.distributed.share * plan.training.clip / 2**pool.exponent
+    unit = plan.noise.pool.share * plan.training.clip / 2**pool.exponent
     for t, step in enumerate(steps):
         clear = sum(parts[5 * t : 5 * t + 5]) * unit / 5  # the step size is 1
         np.testing.assert_allclose(step.updates[0].numpy(), clear, rtol=1e-6)
@@ -439,5 +439,5 @@ def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
 def test_the_distributed_demo_has_clients_that_count_on_each_other():
     settings, records = demo_settings(rounds=2, distributed=10)
     plan = settings["plan"]
-    assert (plan.distributed.honest, len(records), plan.training.cohort_size) == (7, 10, 10)
-    assert demo_settings(rounds=2, distributed=3)[0]["plan"].distributed.honest == 3
+    assert (plan.noise.honest, len(records), plan.training.cohort_size) == (7, 10, 10)
+    assert demo_settings(rounds=2, distributed=3)[0]["plan"].noise.honest == 3

@@ -20,7 +20,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
 from dpcohort.runs.folder import read_log
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.recorder import Recorder
 
 EXCHANGE = {
     "round": 0, "asked": 3, "came": 2, "resent": 1, "passed_over": False,
@@ -47,6 +47,12 @@ def test_a_plan_for_another_model_is_refused(small):
     )
     with pytest.raises(InputError, match=r"plan was made for a model of 650 parameters.*170"):
         FederatedJob.of(federation)
+
+
+def test_a_local_rule_is_refused_by_name(small):
+    steps = {"local": "fedprox", "local_settings": {"mu": 0.1}}
+    with pytest.raises(InputError, match=r"guards take plain local steps.*fedprox"):
+        FederatedJob.of(replace(small.federation, optimiser=steps))
 
 
 def test_a_counted_round_is_counted_once(job, tmp_path):
@@ -77,6 +83,7 @@ def test_what_was_lost_is_written_and_told(job, tmp_path):
 
 def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
+    recorder.begin(EngineState(job.initial()))
     cohort = cohort_of(job.plan, 0)
     recorder.count(0, cohort.clients)
     state = EngineState(job.initial(), next_round=1)

@@ -27,7 +27,7 @@ from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.folder import read_json, read_log
-from dpcohort.runs.training import Recorder
+from dpcohort.runs.recorder import Recorder
 from dpcohort.training import Training
 
 from .conftest import Fakes, Small, _make, small_settings

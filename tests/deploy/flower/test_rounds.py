@@ -239,7 +239,7 @@ def test_a_stopped_run_goes_on_and_spends_nothing_twice(small, fakes, tmp_path, 
 def test_a_round_lost_before_its_checkpoint_is_replayed_from_the_ledgers(
     small, fakes, tmp_path, monkeypatch
 ):
-    from dpcohort.runs.training import Recorder
+    from dpcohort.runs.recorder import Recorder
 
     after = Recorder.after_round
 

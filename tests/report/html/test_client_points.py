@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.report.html.explorer import adaptive_points, client_points, grouped_points
+from dpcohort.planning.reports import Reports
+from dpcohort.report.html.explorer import client_points, grouped_points
 from dpcohort.report.html.sources import read_run
 from dpcohort.runs import Run
 from dpcohort.runs.receipts import make_receipts
@@ -60,7 +61,7 @@ def run(adaptive):
 
 
 def test_points_have_the_numbers_of_the_receipts(run, adaptive):
-    points = adaptive_points(run.plan, run.draws, run.reports)
+    points = client_points(run.plan, run.draws, run.reports)
     assert sum(point.probability for point in points) == pytest.approx(1)
     receipts = {receipt.client: receipt for receipt in Run.load(adaptive).receipts()}
     assert {point.name for point in points if point.draws} <= set(receipts)
@@ -76,17 +77,18 @@ def test_points_have_the_numbers_of_the_receipts(run, adaptive):
 
 def test_reports_are_spending_too(run):
     nobody = np.zeros_like(run.draws)
-    asked = adaptive_points(run.plan, nobody, run.reports)
-    silent = adaptive_points(run.plan, nobody, nobody)
+    asked = client_points(run.plan, nobody, run.reports)
+    silent = client_points(run.plan, nobody, nobody)
     assert sum(point.spent for point in silent) == 0
     assert sum(point.spent for point in asked) > 0
 
 
 def test_raw_reports_have_no_bound(run):
     choosing = run.plan.participation
-    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    terms = replace(choosing.reports.terms, mode="raw")
+    reports = Reports.of(terms, choosing.reports.caps, choosing.reports.multipliers)
     raw = replace(run.plan, participation=replace(choosing, reports=reports))
-    for point in adaptive_points(raw, run.draws, run.reports):
+    for point in client_points(raw, run.draws, run.reports):
         assert point.spent is None
         assert not point.holds
         assert "raw" in point.sentence
@@ -94,5 +96,5 @@ def test_raw_reports_have_no_bound(run):
 
 def test_nothing_counted_is_nothing_spent(run):
     nobody = np.zeros_like(run.draws)
-    points = adaptive_points(run.plan, nobody, nobody)
+    points = client_points(run.plan, nobody, nobody)
     assert {point.probability for point in points} == {0.0}

@@ -28,7 +28,7 @@ def solved(plan, *, rounds=None, client=None, epsilon=None):
         population,
         replace(plan.training, rounds=rounds or plan.training.rounds),
         contract=plan.contract,
-        noise_model=plan.fixed_cohorts.noise_model,
+        noise_model=plan.participation.fixed.noise_model,
     )
     return problem
 

@@ -12,6 +12,7 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
+from dpcohort.planning.reports import Reports
 from dpcohort.report.html.page import (
     facts_of,
     flat,
@@ -157,7 +158,8 @@ def test_an_adaptive_run_is_a_run_like_others(adaptive):
 def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
     run = read_run(adaptive)
     choosing = run.plan.participation
-    reports = replace(choosing.reports, terms=replace(choosing.reports.terms, mode="raw"))
+    terms = replace(choosing.reports.terms, mode="raw")
+    reports = Reports.of(terms, choosing.reports.caps, choosing.reports.multipliers)
     raw = replace(run.plan, participation=replace(choosing, reports=reports))
     entropy = {**run.settings, "randomness": "entropy"}
     report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
@@ -194,7 +196,7 @@ def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_fol
     # Noise that nobody adds is not called added, and weight is not called draws.
     assert "what honest members give it, certified" in page
     assert "the plan adds and has certified" not in page
-    assert f'<td class="n">{plan.distributed.share:.4g}</td></tr>' in page
+    assert f'<td class="n">{plan.noise.pool.share:.4g}</td></tr>' in page
     assert page.count('<th scope="col" class="n">Weight in the model</th>') == 2
     assert '<th scope="col" class="n">Drawn</th>' not in page
 

@@ -22,7 +22,7 @@ def scenario(plan: Plan, **rule) -> Scenario:
         training=plan.training,
         rule_settings=rule,
         contract=plan.contract,
-        noise_model=plan.fixed_cohorts.noise_model,
+        noise_model=plan.participation.fixed.noise_model,
     )
 
 

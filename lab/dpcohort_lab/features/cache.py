@@ -25,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.data.load import DATA_VARIABLE, user_cache
+from dpcohort.data import user_cache
 
 #: Changed with every change of what a feature is, beyond rounding.
 _VERSION = 1
 _VARIABLE = "DPCOHORT_KEEP_FEATURES"
+_DATA_VARIABLE = "DPCOHORT_DATA"
 #: Bytes in the folder beyond which the files used longest ago go.
 _MOST_BYTES = 8 << 30
 #: What is computed sooner than it is read is not kept: so many bytes of features at least.
@@ -62,7 +63,7 @@ def kept(
             digest.update(np.ascontiguousarray(part).data)
         else:
             digest.update(repr(part).encode())
-    folder = Path(os.environ.get(DATA_VARIABLE) or user_cache()).expanduser() / "features"
+    folder = Path(os.environ.get(_DATA_VARIABLE) or user_cache()).expanduser() / "features"
     path = folder / f"{digest.hexdigest()[:40]}.npy"
     found = _read(path, shape)
     if found is not None:

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from dpcohort.data import dataset_from_arrays, load
-from dpcohort.models import build_model, kept_features, split_features
-from dpcohort.models.kept_features import kept
+from dpcohort.models import build_model, split_features
+from dpcohort_lab.features import cache
+from dpcohort_lab.features.cache import kept
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DPCOHORT_DATA", str(tmp_path))
     monkeypatch.delenv("DPCOHORT_KEEP_FEATURES", raising=False)
-    monkeypatch.setattr(kept_features, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(cache, "_LEAST_BYTES", 0)
     return tmp_path / "features"
 
 
@@ -69,7 +70,7 @@ def test_it_can_be_turned_off_and_a_folder_that_cannot_be_written_is_no_error(fo
 def test_what_was_used_longest_ago_makes_room(folder, monkeypatch):
     kept(("first",), (2, 3), Counted())
     (path,) = folder.glob("*.npy")
-    monkeypatch.setattr(kept_features, "_MOST_BYTES", path.stat().st_size + 10)
+    monkeypatch.setattr(cache, "_MOST_BYTES", path.stat().st_size + 10)
     kept(("second",), (2, 3), Counted())
     assert not path.exists()
     assert len(list(folder.iterdir())) == 2

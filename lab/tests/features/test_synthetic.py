@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.models.synthetic import SYNTHETIC_NAMES, synthetic_images
+from dpcohort_lab.features.synthetic import SYNTHETIC_NAMES, synthetic_images
 
 KINDS = pytest.mark.parametrize("name", SYNTHETIC_NAMES)
 

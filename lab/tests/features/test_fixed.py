@@ -18,13 +18,11 @@ from dpcohort.engine import (
     Streams,
 )
 from dpcohort.errors import InputError
-from dpcohort.models import (
-    OrientedFeatures,
-    ScatteringFeatures,
-    build_model,
-    check_trainable,
-)
-from dpcohort.models.fixed_features import (
+from dpcohort.models import build_model, check_trainable
+from dpcohort.runs import train
+from dpcohort.training import Training
+from dpcohort_lab.features import OrientedFeatures, ScatteringFeatures
+from dpcohort_lab.features.fixed import (
     band_moduli,
     cell_averages,
     folded,
@@ -32,8 +30,6 @@ from dpcohort.models.fixed_features import (
     morlet_bank,
     unit_blocks,
 )
-from dpcohort.runs import train
-from dpcohort.training import Training
 
 KINDS = [OrientedFeatures, ScatteringFeatures]
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

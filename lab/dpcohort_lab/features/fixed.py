@@ -26,14 +26,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort._validate import whole_number
 from dpcohort.errors import InputError
+from dpcohort.models import FixedFeatures
+from dpcohort_lab.checks import whole_number
+from dpcohort_lab.features.cache import kept
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -42,7 +46,7 @@ Result = TypeVar("Result")
 _LEAST_CONTRAST = 1e-3
 
 
-class FixedFeatures(nn.Module):
+class ImageFeatures(FixedFeatures):
     """A map from an image to a vector of norm 1, without parameters.
 
     Args:
@@ -55,7 +59,6 @@ class FixedFeatures(nn.Module):
         width: the number of features.
     """
 
-    width: int
     #: Of the Gaussian windows of the averages, in units of 2^scales pixels; None averages each
     #: cell's pixels evenly.
     _deviation: float | None = None
@@ -104,6 +107,15 @@ class FixedFeatures(nn.Module):
                     deviation=self._deviation and self._deviation * self._margin,
                 )
                 self.register_buffer(f"_{name}_{at}", weights, persistent=False)
+
+    def kept(
+        self,
+        parts: tuple[Any, ...],
+        shape: tuple[int, ...],
+        compute: Callable[[], NDArray[np.float32]],
+    ) -> NDArray[np.float32]:
+        """The features of published records, from disk where they were computed before."""
+        return kept((*parts, repr(self)), shape, compute)
 
     def extra_repr(self) -> str:
         """The settings, which together with the class say everything about the features."""
@@ -333,7 +345,7 @@ def _gabor(
     return torch.exp(-spread * (along.square() + (across / slant).square())).sum((2, 3))
 
 
-class ScatteringFeatures(FixedFeatures):
+class ScatteringFeatures(ImageFeatures):
     """Scattering coefficients up to second order, in centred blocks of equal norm.
 
     Args:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort._validate import choice
-from dpcohort.models.fixed_features import in_threads
+from dpcohort_lab.checks import choice
+from dpcohort_lab.features.fixed import in_threads
 
 _LEAVES = 60
 _SMALLEST, _LARGEST = 1.5, 24.0

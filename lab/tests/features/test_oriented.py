@@ -10,10 +10,11 @@ import torch
 
 from dpcohort.data import dataset_from_arrays
 from dpcohort.errors import InputError
-from dpcohort.models import oriented, precompute_features
-from dpcohort.models.fixed_features import folded, morlet_bank, unit_blocks
-from dpcohort.models.oriented import OrientedFeatures, upright, whitening
-from dpcohort.models.synthetic import synthetic_images
+from dpcohort.models import precompute_features
+from dpcohort_lab.features import oriented
+from dpcohort_lab.features.fixed import folded, morlet_bank, unit_blocks
+from dpcohort_lab.features.oriented import OrientedFeatures, upright, whitening
+from dpcohort_lab.features.synthetic import synthetic_images
 
 
 def blocks_of(features, image):

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import FixedFeatures, in_threads, unit_blocks
-from dpcohort.models.kept_features import kept
-from dpcohort.models.synthetic import SYNTHETIC_NAMES, synthetic_images
+from dpcohort_lab.checks import choice, number, whole_number
+from dpcohort_lab.features.cache import kept
+from dpcohort_lab.features.fixed import ImageFeatures, in_threads, unit_blocks
+from dpcohort_lab.features.synthetic import SYNTHETIC_NAMES, synthetic_images
 
 #: Energy below this is rounding, in units of the normalised image.
 _LEAST_ENERGY = 1e-3
@@ -52,7 +52,7 @@ _OPPONENTS = (
 )
 
 
-class OrientedFeatures(FixedFeatures):
+class OrientedFeatures(ImageFeatures):
     """Moduli of oriented band-pass filters and the image itself, averaged over cells.
 
     One block for the averaged image and one for each scale; each block is centred and all have the
