@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -48,14 +48,12 @@ from dpcohort.deploy.guard.protocol import (
     Shares,
 )
 from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
 from dpcohort.deploy.secure_aggregation import Card, Identity, MaskedRound, Member
 from dpcohort.deploy.secure_aggregation.protocol import sealed_bytes
 from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
-
-if TYPE_CHECKING:
-    from dpcohort.deploy.guard.training import LocalTraining
 
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from dpcohort.deploy.guard.files import (
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
@@ -45,10 +45,7 @@ from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member, co
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
-from dpcohort.tasks import Task
-
-if TYPE_CHECKING:
-    from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.tasks import Task, made_up_targets
 
 #: A draw on a busy machine may take this many times as long as the one that was measured.
 _SLOWER = 2.0
@@ -170,8 +167,6 @@ def open_guard(
     records = load_data(data, terms.model, terms.normalisation, terms.table)
     runs = check_terms(terms, len(records))
     identity = check_identity(terms)
-    from dpcohort.deploy.guard.training import LocalTraining
-
     _consented(terms.model, ledger, None if file is None else Path(file).parent)
     if terms.model.weights:
         check_unwritable(terms.model.weights, "weights")
@@ -297,9 +292,6 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
         ...                      model=model, allowed_users=(65534,)))
         650
     """
-    from dpcohort.deploy.guard.training import LocalTraining
-    from dpcohort.tasks import made_up_targets
-
     if data is None:
         inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
         data = GuardedData(inputs, made_up_targets(terms.model.predicts, 2).numpy(), "")

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
@@ -55,11 +55,9 @@ from dpcohort.limits import (
     MOST_CLASSES,
     MOST_INPUT_VALUES,
 )
+from dpcohort.plan import Plan
 from dpcohort.tasks import Task
 from dpcohort.text_files import toml_value
-
-if TYPE_CHECKING:
-    from dpcohort.plan import Plan
 
 #: Comments of lines that the commented terms leave out and a plan's say.
 _COMMENTS = {

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
 
@@ -26,9 +26,7 @@ from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import BudgetExceededError, InputError
-
-if TYPE_CHECKING:
-    from dpcohort.plan import Plan
+from dpcohort.plan import Plan
 
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
