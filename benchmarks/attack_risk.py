@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 
 from dpcohort.accounting import Event, History, attack_risk
-from dpcohort.accounting.contract import Neighbours
+from dpcohort.accounting.sampler import Neighbours
 
 DELTA = 1e-5
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.3)
@@ -37,7 +37,7 @@ def main() -> int:
     worst = 0.0
     print(f"{'':34} {'false alarms':>12} {'hits, ours':>12} {'riskcal':>12} {'difference':>12}")
     for name, (noise, rate, steps, neighbours) in CASES.items():
-        event = Event(
+        event = Event.of(
             noise_multiplier=noise, sampling_rate=rate, steps=steps, neighbours=neighbours
         )
         risk = attack_risk(History((event,)), delta=DELTA)

@@ -32,7 +32,7 @@ from typing import Any
 
 from flower_faults import start_supernode
 
-from dpcohort.deploy.flower.adapter import flower_version
+from dpcohort.deploy.flower.adapter import FLOWER_VERSION
 from dpcohort.deploy.flower.trial import (
     Trial,
     demo_settings,
@@ -229,7 +229,7 @@ def main() -> int:
     arguments = parser.parse_args()
     kinds = [arguments.nodes] if arguments.nodes else ["supernode", "own"]
     words = "masked sums" if arguments.distributed else "updates"
-    print(f"Flower {flower_version()}, {os.cpu_count()} cores, 3 clients, {words}", flush=True)
+    print(f"Flower {FLOWER_VERSION}, {os.cpu_count()} cores, 3 clients, {words}", flush=True)
     print("nodes      |          empty round         |     round of the plan        | ratio")
     found = {}
     for kind in kinds:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.start import open_guard
@@ -81,7 +82,7 @@ def one_step(
         training._isolated = IsolatedModel(built, cross_entropy, x[:3], y[:3], shared=False)
     network = ClippedNetwork(built, cross_entropy, x[:3], y[:3])
     start, clip = network.layout.flatten(built), torch.ones(1)
-    batches = (sampler, _BATCH / _RECORDS, _BATCH)
+    batches = (sampler_of(sampler), _BATCH / _RECORDS, _BATCH)
     guard, engine, ratio = in_turns(
         lambda: training.update(start.numpy(), Lattice(2.0, 1.0), batches, [0.1]),
         lambda: network.clipped_sums(start[None], x[None], y[None], clip=clip),

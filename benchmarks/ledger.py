@@ -37,7 +37,7 @@ def measure(folder: Path, draws: int, size: int) -> dict[str, FloatArray]:
         draws=draws,
         least_noise_multiplier=_NOISE,
     )
-    step = Event(noise_multiplier=_NOISE, sampling_rate=1.0, steps=1)
+    step = Event.of(noise_multiplier=_NOISE, sampling_rate=1.0, steps=1)
     times: dict[str, list[float]] = {"reserve": [], "release": [], "fdatasync": []}
     bare = os.open(folder / "bare", os.O_RDWR | os.O_CREAT, 0o600)
     os.pwrite(bare, bytes(4096), 0)

@@ -85,7 +85,7 @@ def dpcohort_rounds(turn: Turn, rounds: int) -> None:
     plan = make_plan(
         Population.from_arrays(sizes=np.full(CLIENTS, RECORDS), epsilon=8.0, delta=1e-5),
         Training(rounds=rounds, cohort_size=COHORT, batch_size=BATCH, clip=CLIP),
-        accountant=Contract(sampler="fixed", neighbours="replace-one"),
+        accountant=Contract.of("tight", "fixed"),
         selection="uniform",
         seed=0,
     )

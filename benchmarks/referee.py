@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpcohort.accounting.events import gaussian_epsilon
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.audit import Claim, StepUnderTest, audit_training
 
 Array = NDArray[Any]
@@ -180,7 +181,7 @@ def opacus_rows() -> Iterator[tuple[str, str, str]]:
         ("the same, in a deployment (secure_mode off)", opacus_deployed_step, True),
         ("the same, poisson_sampling=False, in a simulation", opacus_shuffled_step, False),
     ):
-        claim = Claim(sampler="poisson", noise_multiplier=1.0, private=private)
+        claim = Claim(sampler=sampler_of("poisson"), noise_multiplier=1.0, private=private)
         findings = audit_training(StepUnderTest(step), claim)
         refuted = [finding for finding in findings if not finding.passed]
         one_run = next(finding for finding in findings if finding.test.startswith("K"))

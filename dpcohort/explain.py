@@ -441,7 +441,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
         budget: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
         if plan.contract.accountant == "paper":
             return float(paper_noise_multiplier(**budget))
-        return float(calibrate_noise(**budget, **plan.contract.sampling))
+        return float(calibrate_noise(**budget, **plan.contract.sampling(plan.training.local_steps)))
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None

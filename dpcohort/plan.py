@@ -260,8 +260,8 @@ class Plan:
 
     @cached_property
     def sampling_rates(self) -> FloatArray:
-        """r_k = B_k / |M_k|."""
-        return shared(self.batch_sizes / self.population.sizes)
+        """r_k, the probability that a record is in one batch: B_k / |M_k|, or 1 / bins."""
+        return shared(self.contract.sampler.rates(self.population.sizes, self.batch_sizes))
 
     @property
     def is_simple(self) -> bool:
@@ -365,18 +365,18 @@ class Plan:
 
     def events(self, client: int, *, draws: int, reports: int) -> History:
         """The events of this plan alone, of a client that was drawn and asked so often."""
-        steps = draws * self.training.local_steps
-        parts = [(self.noise.multipliers, self.sampling_rates, steps)]
-        parts += self.reports.releases(self.report_rates, reports)
+        each = self.training.local_steps
+        parts = [(self.noise.multipliers, self.sampling_rates, draws * each, each)]
+        parts += [(*one, 1) for one in self.reports.releases(self.report_rates, reports)]
         return History(
             tuple(
-                Event(
+                Event.of(
                     noise_multiplier=float(noise[client]),
                     sampling_rate=float(rate[client]),
                     steps=steps,
-                    **self.contract.sampling,
+                    **self.contract.sampling(together),
                 )
-                for noise, rate, steps in parts
+                for noise, rate, steps, together in parts
                 if steps > 0 or not np.isnan(noise[client])
             )
         )
@@ -465,7 +465,7 @@ class Plan:
                 delta=self.population.delta[clients],
                 sampling_rate=self.sampling_rates[clients],
                 steps=steps,
-                **self.contract.sampling,
+                **self.contract.sampling(self.training.local_steps),
                 method=method,
             )
         )
@@ -702,9 +702,10 @@ def make_plan(
     multipliers, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
-        sampling_rates=population.sampling_rates(training),
+        sampling_rates=contract.sampler.rates(population.sizes, population.batches(training)),
         steps=schedule.counts * training.local_steps,
         contract=contract,
+        local_steps=training.local_steps,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
         past=past.histories(population),

@@ -18,7 +18,7 @@ terms = RunTerms(
     epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=5, rounds=100, draws=20,
     least_noise_multiplier=2.5,
 )  # fmt: skip
-step = Event(noise_multiplier=2.5, sampling_rate=0.1, steps=5)
+step = Event.of(noise_multiplier=2.5, sampling_rate=0.1, steps=5)
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "ward.ledger"

@@ -19,9 +19,9 @@ print(
 for k, name in enumerate(clients.ids):
     promised = "public" if clients.public[k] else f"{clients.epsilon[k]:g}"
     spent = chosen.certified_epsilon[k]
-    told = "-" if np.isnan(spent) else f"{spent:.3g}"
+    shown = "-" if np.isnan(spent) else f"{spent:.3g}"
     draws = f"{by_size.schedule.counts[k]:3d} -> {chosen.schedule.counts[k]:3d} draws"
-    print(f"{name:16} promised {promised:>6}  {draws}  will spend {told}")
+    print(f"{name:16} promised {promised:>6}  {draws}  will spend {shown}")
 
 chosen.verify()  # again, by an independent accountant
 print("every promise certified twice; plan", chosen.sha256[:12])

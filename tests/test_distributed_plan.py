@@ -302,7 +302,7 @@ def test_who_must_be_drawn_without_being_wanted_has_a_little_weight():
 
 
 def earlier(honest, name=PEOPLE.ids[3]):
-    past = History((Event(noise_multiplier=12.0, sampling_rate=0.25, steps=30),))
+    past = History((Event.of(noise_multiplier=12.0, sampling_rate=0.25, steps=30),))
     return Segment(
         plan="a", ledger="b", rounds=30, source="seed", spent={name: past}, honest=honest
     )
@@ -319,8 +319,8 @@ def test_what_was_spent_before_counts_with_and_without_the_others(honest):
     fresh = plan.events(3, draws=draws, reports=0).epsilon(1e-5)
     assert fresh < both <= plan.certified_epsilon[3] * (1 + 1e-9) <= PEOPLE.epsilon[3] * 1.001
     z, own = float(plan.noise_multipliers[3]) / math.sqrt(5), 12.0 / math.sqrt(honest)
-    alone = History((Event(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
-        Event(noise_multiplier=z, sampling_rate=0.25, steps=draws)
+    alone = History((Event.of(noise_multiplier=own, sampling_rate=0.25, steps=30),)).append(
+        Event.of(noise_multiplier=z, sampling_rate=0.25, steps=draws)
     )
     assert plan.certificate.alone_epsilon[3] == pytest.approx(alone.epsilon(1e-5), rel=1e-6)
     plan.verify()

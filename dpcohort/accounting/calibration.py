@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +27,20 @@ from dpcohort.accounting.closed_forms import (
     gaussian_delta,
     gaussian_mu,
 )
-from dpcohort.accounting.composition import TINY_RATE
-from dpcohort.accounting.contract import float_or_array, promise_columns, resolve_neighbours
+from dpcohort.accounting.composition import TINY_RATE, LossPair
+from dpcohort.accounting.contract import float_or_array, promise_columns
+from dpcohort.accounting.events import (
+    TOLERANCE,
+    Event,
+    History,
+    calibrate_remaining,
+    composed_delta,
+    excess_delta,
+    root_near,
+)
+from dpcohort.accounting.rare_losses import rare_delta
+from dpcohort.accounting.sampler import Neighbours, Pair, Sampler
+from dpcohort.accounting.samplers import sampler_of
 
 # delta of a composition as a contour integral of its moment generating function.
 #
@@ -73,8 +85,6 @@ from dpcohort.accounting.contract import float_or_array, promise_columns, resolv
 # The integrands are analytic and decay like a Gaussian, so the trapezoidal rule converges faster
 # than any power once its step resolves the oscillation of e^(i theta l) and the poles of log W,
 # pi/mu off the real line.
-
-Pair = Literal["remove", "add", "replace", "fixed"]
 
 # A standard normal has less than 1e-17 of its mass beyond 8.6.
 _TAIL = 8.6
@@ -701,9 +711,6 @@ def _rare_search(excess_at: Callable[[float], float], guess: float, high: float)
 
 
 def _first_excess(client: Clients, noise: float) -> float:
-    from dpcohort.accounting.composition import LossPair
-    from dpcohort.accounting.rare_losses import rare_delta
-
     shift = float(_mu(client.pair, np.array(math.log(noise))))
     pair = LossPair(kind=client.pair, shift=shift, rate=float(client.rate[0]))
     promised = math.exp(float(client.log_delta[0]))
@@ -746,10 +753,7 @@ def _distribution_noise(client: Clients, low: float, high: float) -> float:
 
 
 def _certified_excess(client: Clients, noise: float) -> float:
-    # imported here, as hardly any client comes this way
-    from dpcohort.accounting.events import TOLERANCE, Event, composed_delta
-
-    steps = Event(
+    steps = Event.of(
         noise_multiplier=noise,
         sampling_rate=float(client.rate[0]),
         steps=int(client.steps[0]),
@@ -1068,7 +1072,7 @@ def calibrate_noise(
     delta: ArrayLike,
     sampling_rate: ArrayLike,
     steps: ArrayLike,
-    sampler: str = "poisson",
+    sampler: str | Sampler = "poisson",
     neighbours: str | None = None,
 ) -> Any:
     """The smallest noise multiplier z for (epsilon, delta) after so many steps.
@@ -1084,7 +1088,7 @@ def calibrate_noise(
         delta: promised delta, between 0 and 1.
         sampling_rate: r, share of the records in a batch, in (0, 1].
         steps: T, number of noisy steps over the whole training, a whole number.
-        sampler: ``poisson``, or ``fixed`` for batches of fixed size without replacement.
+        sampler: ``poisson``, ``fixed`` for batches of fixed size without replacement, or a sampler.
         neighbours: ``zero-out`` or ``replace-one``; by default the sampler's own.
 
     Returns:
@@ -1098,13 +1102,44 @@ def calibrate_noise(
         >>> [round(float(value), 2) for value in z]
         [0.0, 1.26, 3.94]
     """
-    relation = resolve_neighbours(sampler, neighbours)
-    pair: Pair = "remove"
-    if relation == "replace-one":
-        pair = "fixed" if sampler == "fixed" else "replace"
+    drawn_by = sampler_of(sampler)
+    relation = drawn_by.neighbours(neighbours)
     columns = _validated(epsilon, delta, sampling_rate, steps)
     rows, inverse = _distinct(np.stack([column.ravel() for column in columns], axis=1))
-    return float_or_array(_noise(pair, *rows.T)[inverse].reshape(columns[0].shape))
+    pair = drawn_by.integrand(relation)
+    if pair is None:
+        noise = np.array([_certified_noise(drawn_by, relation, *row) for row in rows.tolist()])
+    else:
+        noise = _noise(pair, *rows.T)
+    return float_or_array(noise[inverse].reshape(columns[0].shape))
+
+
+@lru_cache(maxsize=1 << 12)
+def _certified_noise(
+    sampler: Sampler, neighbours: Neighbours, eps: float, delta: float, rate: float, steps: float
+) -> float:
+    """Z of one client by its certificate: for samplers without a contour integral."""
+    if steps == 0:
+        return 0.0
+    promise: Any = {"epsilon": eps, "delta": delta}
+    more = Event.of(
+        noise_multiplier=1.0, sampling_rate=rate, steps=int(steps),
+        sampler=sampler, neighbours=neighbours,
+    )  # fmt: skip
+
+    def excess(log_noise: float) -> float:
+        return excess_delta(History(), more, math.exp(log_noise), **promise)
+
+    # The search begins at the noise of Poisson sampling at this rate.
+    guess = float(calibrate_noise(**promise, sampling_rate=rate, steps=steps))
+    z = root_near(excess, math.log(guess)) or calibrate_remaining(
+        History(), **promise, sampling_rate=rate, steps=more.steps,
+        sampler=sampler, neighbours=neighbours,
+    )  # fmt: skip
+    z = max(z, SMALLEST_NOISE)
+    while excess(math.log(z)) > 0:
+        z *= 1.0 + MARGIN
+    return z * (1.0 + MARGIN)
 
 
 def clt_noise_multiplier(

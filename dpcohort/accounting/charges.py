@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dpcohort._validate import choice, number
-from dpcohort.accounting.contract import Neighbours
+from dpcohort.accounting.sampler import Neighbours
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -68,7 +68,7 @@ class GridLoss(NamedTuple):
 
     Example:
         >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
-        >>> grid = on_grid(pair, 0.25, tail=1e-6, lowest=-0.5)
+        >>> grid = pair.on_grid(0.25, tail=1e-6, lowest=-0.5)
         >>> grid.first, bool(abs(grid.mass.sum() + grid.infinity - 1) < 1e-12)
         (-2, True)
     """
@@ -77,6 +77,42 @@ class GridLoss(NamedTuple):
     mass: FloatArray
     infinity: float
     slop: float
+
+
+class Loss(Protocol):
+    """The privacy loss of one use of a mechanism, in one order of the neighbouring data sets.
+
+    Losses are hashable: equal ones are composed as one.
+    """
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether losses of every size need a grid of their own (:mod:`.rare_losses`)."""
+        ...
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance of the two distributions, rounded up."""
+        ...
+
+    @property
+    def largest(self) -> float:
+        """No loss is larger than this."""
+        ...
+
+    def sketched(self, tail: float) -> tuple[FloatArray, FloatArray]:
+        """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
+        ...
+
+    def on_grid(self, step: float, *, tail: float, lowest: float) -> GridLoss:
+        """The loss on the grid {i·step}, never understated.
+
+        Args:
+            step: grid spacing h.
+            tail: about how much probability may be declared an infinite loss.
+            lowest: losses below this are raised to about this.
+        """
+        ...
 
 
 class LossPair(NamedTuple):
@@ -97,11 +133,71 @@ class LossPair(NamedTuple):
     shift: float
     rate: float
 
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the rate is so small that losses of every size need a grid of their own."""
+        return self.rate < TINY_RATE
 
-def distance_of(pair: LossPair) -> float:
-    """Total variation distance of P and Q, rounded up."""
-    half = pair.shift if pair.kind == "replace" else pair.shift / 2
-    return min(1.0, pair.rate * math.erf(half / math.sqrt(2)) * (1 + 1e-14))
+    @property
+    def largest(self) -> float:
+        """No loss is larger than this; infinite but for ``add`` with sampling."""
+        if self.kind != "add" or self.rate == 1:
+            return math.inf
+        return -math.log1p(-self.rate) * (1 + 1e-14)
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance of P and Q, rounded up."""
+        half = self.shift if self.kind == "replace" else self.shift / 2
+        return min(1.0, self.rate * math.erf(half / math.sqrt(2)) * (1 + 1e-14))
+
+    def sketched(
+        self, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
+    ) -> tuple[FloatArray, FloatArray]:
+        """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
+        symmetric = self.kind == "fixed"
+        low = self.shift / 2 if symmetric else -9.0
+        high = _top(self, tail)
+        # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
+        density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
+        count = int(np.clip(density * (high - low), 64, 4096))
+        width = (high - low) / count
+        x = low + width * np.arange(0.5, count)
+        loss = loss_at(self, x)
+        base = np.exp(-(x**2) / 2) * width / np.sqrt(2 * np.pi)
+        if self.kind == "add":
+            return loss, base / base.sum()
+        moved = np.exp(-((x - self.shift) ** 2) / 2) * width / np.sqrt(2 * np.pi)
+        mass = (1 - self.rate) * base + self.rate * moved
+        if not symmetric:
+            return loss, mass / mass.sum()
+        atom = max(1 - float(base.sum() + mass.sum()), 0.0)
+        return np.concatenate([-loss, [0.0], loss]), np.concatenate([base, [atom], mass])
+
+    def on_grid(self, step: float, *, tail: float, lowest: float) -> GridLoss:
+        """The loss on the grid {i·step}, never understated.
+
+        Args:
+            step: grid spacing h.
+            tail: about how much probability may be declared an infinite loss.
+            lowest: losses below this are raised to about this.
+        """
+        last = int(np.ceil(loss_at(self, np.array([_top(self, tail)]))[0] / step)) + 1
+        lowest_point = min(math.floor(lowest / step), last - 2)
+        symmetric = self.kind == "fixed"
+        first = 0 if symmetric else lowest_point
+        losses = step * np.arange(first, last + 1, dtype=np.float64)
+        mass, below, above, q_above = masses_between(self, losses, first, step)
+        slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
+        if not symmetric:
+            mass[0] += below
+            return GridLoss(first=first, mass=mass, infinity=above, slop=slop)
+        # Positive losses as ``remove``, their mirror image, and an atom at 0.
+        mass[0] += q_above
+        mass[last] += (1 - self.rate) * (2 * float(ndtr(self.shift / 2)) - 1)
+        cut = min(max(lowest_point + last, 0), last)
+        mass[cut] += mass[:cut].sum()
+        return GridLoss(first=cut - last, mass=mass[cut:], infinity=above, slop=slop)
 
 
 def loss_at(pair: LossPair, x: FloatArray) -> FloatArray:
@@ -132,57 +228,6 @@ def output_at(pair: LossPair, loss: FloatArray) -> FloatArray:
             )
         return np.asarray(np.sign(loss) * (half + lift) / pair.shift, dtype=np.float64)
     return _remove_output(pair, loss)
-
-
-def sketched(
-    pair: LossPair, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
-) -> tuple[FloatArray, FloatArray]:
-    """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
-    symmetric = pair.kind == "fixed"
-    low = pair.shift / 2 if symmetric else -9.0
-    high = _top(pair, tail)
-    # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
-    density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
-    count = int(np.clip(density * (high - low), 64, 4096))
-    width = (high - low) / count
-    x = low + width * np.arange(0.5, count)
-    loss = loss_at(pair, x)
-    base = np.exp(-(x**2) / 2) * width / np.sqrt(2 * np.pi)
-    if pair.kind == "add":
-        return loss, base / base.sum()
-    moved = np.exp(-((x - pair.shift) ** 2) / 2) * width / np.sqrt(2 * np.pi)
-    mass = (1 - pair.rate) * base + pair.rate * moved
-    if not symmetric:
-        return loss, mass / mass.sum()
-    atom = max(1 - float(base.sum() + mass.sum()), 0.0)
-    return np.concatenate([-loss, [0.0], loss]), np.concatenate([base, [atom], mass])
-
-
-def on_grid(pair: LossPair, step: float, *, tail: float, lowest: float) -> GridLoss:
-    """The loss on the grid {i·step}, never understated.
-
-    Args:
-        pair: the step.
-        step: grid spacing h.
-        tail: about how much probability may be declared an infinite loss.
-        lowest: losses below this are raised to about this.
-    """
-    last = int(np.ceil(loss_at(pair, np.array([_top(pair, tail)]))[0] / step)) + 1
-    lowest_point = min(math.floor(lowest / step), last - 2)
-    symmetric = pair.kind == "fixed"
-    first = 0 if symmetric else lowest_point
-    losses = step * np.arange(first, last + 1, dtype=np.float64)
-    mass, below, above, q_above = masses_between(pair, losses, first, step)
-    slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
-    if not symmetric:
-        mass[0] += below
-        return GridLoss(first=first, mass=mass, infinity=above, slop=slop)
-    # Positive losses as ``remove``, their mirror image, and an atom at 0.
-    mass[0] += q_above
-    mass[last] += (1 - pair.rate) * (2 * float(ndtr(pair.shift / 2)) - 1)
-    cut = min(max(lowest_point + last, 0), last)
-    mass[cut] += mass[:cut].sum()
-    return GridLoss(first=cut - last, mass=mass[cut:], infinity=above, slop=slop)
 
 
 def _remove_loss(pair: LossPair, x: FloatArray) -> FloatArray:
@@ -216,7 +261,7 @@ def _top(pair: LossPair, tail: float) -> float:
 
 
 #: The distinct steps and how often each is taken.
-Parts = Sequence[tuple[LossPair, int]]
+Parts = Sequence[tuple[Loss, int]]
 
 
 def masses_between(
@@ -312,28 +357,6 @@ def _share_above(
     return (decay * difference - second) / scale, error / scale
 
 
-def pairs_of_step(
-    noise_multiplier: float, sampling_rate: float, sampler: str, neighbours: str | None
-) -> tuple[LossPair, ...]:
-    """The dominating pairs of one step; its privacy is the worst over them.
-
-    Zero-out is not symmetric, so both orders of the two data sets are needed.
-
-    Example:
-        >>> [pair.kind for pair in pairs_of_step(2.0, 0.1, "poisson", "zero-out")]
-        ['remove', 'add']
-    """
-    shift = 1 / noise_multiplier
-    if sampler == "fixed":
-        return (LossPair(kind="fixed", shift=2 * shift, rate=sampling_rate),)
-    if neighbours == "replace-one":
-        return (LossPair(kind="replace", shift=shift, rate=sampling_rate),)
-    return (
-        LossPair(kind="remove", shift=shift, rate=sampling_rate),
-        LossPair(kind="add", shift=shift, rate=sampling_rate),
-    )
-
-
 def largest_sum(parts: Parts) -> float:
     """The sum of all losses if every one is as large as it can be: from there on δ is 0.
 
@@ -341,9 +364,7 @@ def largest_sum(parts: Parts) -> float:
         >>> round(largest_sum([(LossPair(kind="add", shift=1.0, rate=0.5), 2)]), 6)
         1.386294
     """
-    if any(pair.kind != "add" or pair.rate == 1 for pair, _ in parts):
-        return math.inf
-    return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in parts)
+    return sum(n * loss.largest for loss, n in parts)
 
 
 NEGLIGIBLE = 1e-6  # what a cut tail may add to δ, relatively
@@ -420,7 +441,7 @@ def sketch_of(parts: Parts, log_delta: float) -> Sketch:
     """
     total = sum(count for _, count in parts)
     tail = max(NEGLIGIBLE * math.exp(max(log_delta, -600.0)) / total, SMALLEST_TAIL)
-    drawn = [(*sketched(pair, tail), count) for pair, count in parts]
+    drawn = [(*loss.sketched(tail), count) for loss, count in parts]
     nodes = [(loss, np.log(np.maximum(mass, 1e-320)), n) for loss, mass, n in drawn]
     spread = math.sqrt(sum(n * float(mass @ loss**2) for loss, mass, n in drawn))
     low, high = math.log(min(1e-2 / spread, 1e-2)), math.log(max(100 / spread, 100.0))
@@ -732,8 +753,8 @@ def _bounds(parts: Parts, grid: Grid) -> tuple[Profile, Chernoff]:
     total = sum(count for _, count in parts)
     tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
     steps = [
-        (on_grid(pair, grid.step, tail=tail, lowest=lowest), count)
-        for (pair, count), lowest in zip(parts, grid.lowest, strict=True)
+        (loss.on_grid(grid.step, tail=tail, lowest=lowest), count)
+        for (loss, count), lowest in zip(parts, grid.lowest, strict=True)
     ]
     infinity, slop = beyond_grid(steps)
     log_moment, tilted = tilt_steps(steps, grid.step, grid.tilt)

@@ -17,51 +17,26 @@ numpy ufunc, so one call may ask about many clients.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
+from dpcohort.accounting.sampler import SENSITIVITY, Neighbours, Sampler
+from dpcohort.accounting.samplers import SAMPLERS, sampler_of
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted
 
-Sampler = Literal["poisson", "fixed"]
-Neighbours = Literal["zero-out", "replace-one"]
 AccountantName = Literal["tight", "paper"]
 Trust = Literal["local", "distributed"]
 #: What happens where the paper's noise does not certify.
 Guard = Literal["refuse", "lift"]
 #: Which expected noise a selection weighs.
 NoiseModel = Literal["exact", "paper"]
-
-_NATURAL_NEIGHBOURS: dict[str, Neighbours] = {"poisson": "zero-out", "fixed": "replace-one"}
-
-
-def resolve_neighbours(sampler: str, neighbours: str | None) -> Neighbours:
-    """The neighbouring relation in force: the one given, or the sampler's own.
-
-    Example:
-        >>> resolve_neighbours("poisson", None), resolve_neighbours("fixed", None)
-        ('zero-out', 'replace-one')
-    """
-    choice("sampler", sampler, get_args(Sampler))
-    if neighbours is None:
-        return _NATURAL_NEIGHBOURS[sampler]
-    choice("neighbours", neighbours, get_args(Neighbours))
-    if sampler == "fixed" and neighbours == "zero-out":
-        raise InputError(
-            "neighbours",
-            given=neighbours,
-            allowed="'replace-one' when sampler = 'fixed'",
-            next_step="A batch of fixed size swaps records, so one record changes the sum by up to "
-            "2C; the replace-one guarantee covers zero-out. For less noise use "
-            "sampler = 'poisson' with neighbours = 'zero-out'.",
-        )
-    return "zero-out" if neighbours == "zero-out" else "replace-one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +45,7 @@ class Contract:
 
     Attributes:
         accountant: ``tight`` (smallest provable noise) or ``paper`` (the printed formula).
-        sampler: ``poisson`` or ``fixed`` (a batch of fixed size, without replacement).
+        sampler: how batches are drawn; its name may be given (``poisson``, ``fixed``, ...).
         neighbours: ``zero-out`` (one record replaced by a null record) or ``replace-one``.
         trust: ``local`` (each client adds all the noise it needs) or ``distributed`` (the noise of
             a cohort protects its members together, under secure aggregation).
@@ -79,14 +54,14 @@ class Contract:
         dropouts: how many members may vanish after they promised their noise.
 
     Example:
-        >>> Contract.of("paper").sampler, Contract.of("paper").neighbours
+        >>> Contract.of("paper").sampler.name, Contract.of("paper").neighbours
         ('fixed', 'replace-one')
         >>> Contract(trust="distributed", colluding=0.5, dropouts=1).honest(10)
         4
     """
 
     accountant: AccountantName = "tight"
-    sampler: Sampler = "poisson"
+    sampler: Sampler = SAMPLERS["poisson"]
     neighbours: Neighbours = "zero-out"
     trust: Trust = "local"
     colluding: float = 0
@@ -94,7 +69,15 @@ class Contract:
 
     def __post_init__(self) -> None:
         choice("accountant", self.accountant, get_args(AccountantName))
-        resolve_neighbours(self.sampler, self.neighbours)
+        object.__setattr__(self, "sampler", sampler_of(self.sampler))
+        self.sampler.neighbours(self.neighbours)
+        if self.sampler.is_joint and self.accountant != "tight":
+            raise InputError(
+                "accountant",
+                given=self.accountant,
+                allowed=f"'tight' when sampler = {self.sampler.name!r}",
+                next_step="The printed formula is about steps that are drawn independently.",
+            )
         choice("trust", self.trust, get_args(Trust))
         given: object = self.colluding
         whole = isinstance(given, Integral) or given == 0
@@ -155,9 +138,14 @@ class Contract:
         # As it is written: 0.07 is a little more than seven hundredths in binary.
         return math.ceil(Fraction(repr(float(self.colluding))) * (cohort_size - 1))
 
+    def settings(self) -> dict[str, Any]:
+        """Every field as a plain value, by name."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {"sampler": self.sampler.name}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a plan's file has them; trust only where it is not local."""
-        plain = asdict(self)
+        plain = self.settings()
         if not self.is_distributed:
             for name in ("trust", "colluding", "dropouts"):
                 del plain[name]
@@ -167,26 +155,30 @@ class Contract:
     def of(
         cls,
         accountant: str,
-        sampler: str | None = None,
+        sampler: str | Sampler | None = None,
         neighbours: str | None = None,
         **trust: Any,
     ) -> Contract:
-        """A contract from words, the unsaid parts taken as that accountant's own."""
+        """A contract from names, those that are not given taken as that accountant's own."""
         choice("accountant", accountant, get_args(AccountantName))
         if sampler is None:
             sampler = "fixed" if accountant == "paper" else "poisson"
-        words: Any = {"accountant": accountant, "sampler": sampler}
-        return cls(**words, neighbours=resolve_neighbours(sampler, neighbours), **trust)
+        drawn_by, named = sampler_of(sampler), cast(AccountantName, accountant)
+        relation = drawn_by.neighbours(neighbours)
+        return cls(accountant=named, sampler=drawn_by, neighbours=relation, **trust)
 
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """How batches are drawn and who are neighbours, as events and calibration take it."""
-        return {"sampler": self.sampler, "neighbours": self.neighbours}
+    def sampling(self, local_steps: int = 1) -> dict[str, Any]:
+        """How batches are drawn and who are neighbours, as events and calibration take it.
+
+        Args:
+            local_steps: of one draw; a sampler may draw them together.
+        """
+        return {"sampler": self.sampler.over(local_steps), "neighbours": self.neighbours}
 
     @property
     def sensitivity(self) -> float:
         """How far one record can move the clipped sum, in units of the clip C."""
-        return 1.0 if self.neighbours == "zero-out" else 2.0
+        return SENSITIVITY[self.neighbours]
 
 
 #: More steps than this are not accounted for.

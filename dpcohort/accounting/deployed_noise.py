@@ -12,8 +12,8 @@ formula or the contour integral), a pessimistic privacy-loss distribution decide
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,16 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import (
-    Contract,
-    Guard,
-    Neighbours,
-    Sampler,
-    promise_columns,
+from dpcohort.accounting.contract import Contract, Guard, promise_columns
+from dpcohort.accounting.events import (
+    Event,
+    History,
+    calibrate_remaining,
+    certify_epsilon,
+    excess_delta,
+    root_near,
 )
-from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
+from dpcohort.accounting.sampler import Neighbours
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
@@ -40,9 +42,6 @@ from dpcohort.progress import Progress, silent
 #: this share, then by twice as much, and so on, until it certifies or has more than doubled.
 _RAISE = 2.5e-4
 _RAISES = 12
-
-_ACCURACY = 2e-4  # of log z, where the search stops
-_TRIALS = 6
 
 _MOST_NAMED = 5
 #: Clients certified between two words of progress.
@@ -63,6 +62,7 @@ def deploy_noise(
     sampling_rates: FloatArray,
     steps: IntArray,
     contract: Contract,
+    local_steps: int = 1,
     guard: Guard = "refuse",
     progress: Progress = silent,
     past: Sequence[History] = (),
@@ -76,6 +76,7 @@ def deploy_noise(
         sampling_rates: r_k.
         steps: T_k T^l, from the schedule; 0 for clients never drawn.
         contract: sampler, neighbours, accountant.
+        local_steps: T^l, of one draw.
         guard: what happens where the paper's noise does not certify.
         progress: told how many clients are certified.
         past: what each client spent before; the noise is then for what is left, and the
@@ -87,6 +88,7 @@ def deploy_noise(
     noise_multiplier = np.where(population.public, 0.0, np.nan)
     certified = np.where(population.public, np.nan, 0.0)
     lifted = np.zeros(len(population), dtype=np.bool_)
+    sampling, is_paper = contract.sampling(local_steps), contract.accountant == "paper"
     held = np.flatnonzero((steps > 0) & ~population.public)
     if past:
         for k in np.flatnonzero(~population.public).tolist():
@@ -101,7 +103,9 @@ def deploy_noise(
             asked = (float(calibrated_epsilon[k]), float(sampling_rates[k]), int(steps[k]))
             key = (past[k], *budget, *asked)
             if key not in known:
-                known[key] = _noise_after(population.ids[k], *key, contract=contract, guard=guard)
+                known[key] = _noise_after(
+                    population.ids[k], *key, sampling=sampling, is_paper=is_paper, guard=guard
+                )
             noise_multiplier[k], certified[k], lifted[k] = known[key]
     if held.size:
         promises: _Promises = {
@@ -110,18 +114,18 @@ def deploy_noise(
             "sampling_rate": sampling_rates[held],
             "steps": steps[held],
         }
-        if contract.accountant == "paper":
+        if is_paper:
             z = paper_noise_multiplier(**promises)
-            spent = _certified(promises, z, contract, progress)
+            spent = _certified(promises, z, sampling, progress)
             lifted[held] = broken = _broken(promises, spent)
             if guard == "refuse" and broken.any():
                 ids = [population.ids[row] for row in held.tolist()]
                 raise BudgetExceededError(_refusal(ids, promises, spent, broken, contract))
             if broken.any():
-                tight = _certified_tight_noise(_some(promises, broken), contract)
+                tight = _certified_tight_noise(_some(promises, broken), sampling)
                 z[broken], spent[broken] = tight
         else:
-            z, spent = _certified_tight_noise(promises, contract, progress)
+            z, spent = _certified_tight_noise(promises, sampling, progress)
         noise_multiplier[held], certified[held] = z, spent
     return noise_multiplier, certified, lifted
 
@@ -135,7 +139,8 @@ def _noise_after(
     rate: float,
     steps: int,
     *,
-    contract: Contract,
+    sampling: _Sampling,
+    is_paper: bool,
     guard: Guard,
 ) -> tuple[float, float, bool]:
     """(z, certified epsilon of past and future, lifted) of one client that goes on.
@@ -149,16 +154,16 @@ def _noise_after(
             than what a fresh client would have left.
         rate: r of the new steps.
         steps: how many.
-        contract: sampler, neighbours, accountant.
+        sampling: sampler and neighbours.
+        is_paper: start from the paper's formula.
         guard: what happens where the paper's noise does not certify.
     """
     to_come: Any = {"sampling_rate": rate, "steps": steps}
     alone: Any = {"epsilon": asked, "delta": delta, **to_come}
 
     def more(z: float) -> Event:
-        return Event(noise_multiplier=z, **to_come, **contract.sampling)
+        return Event.of(noise_multiplier=z, **to_come, **sampling)
 
-    is_paper = contract.accountant == "paper"
     if is_paper:
         z = float(paper_noise_multiplier(**alone))
         total = past.append(more(z)).epsilon(delta)
@@ -170,7 +175,7 @@ def _noise_after(
                 f"spent before: epsilon {total:.4g}, promised {epsilon:.4g}. Use the guard 'lift', "
                 "or the accountant 'tight'."
             )
-    guess = float(calibrate_noise(**alone, **contract.sampling))
+    guess = float(calibrate_noise(**alone, **sampling))
     promise: Any = {"epsilon": epsilon, "delta": delta}
     z, _ = noise_after(name, past, more(guess), **promise)
     if guess > z and asked < left_epsilon(past, **promise):
@@ -199,30 +204,33 @@ def noise_after(
         BudgetExceededError: nothing is left, or it cannot be certified; the client is named.
 
     Example:
-        >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
-        >>> to_come = Event(noise_multiplier=3.0, sampling_rate=0.2, steps=50)
+        >>> past = History((Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
+        >>> to_come = Event.of(noise_multiplier=3.0, sampling_rate=0.2, steps=50)
         >>> z, spent = noise_after("north", past, to_come, epsilon=4.0, delta=1e-5)
         >>> 2 < z < 4, spent <= 4.0
         (True, True)
     """
-
-    def with_training(z: float) -> History:
-        return past.append(replace(to_come, noise_multiplier=z))
+    mechanism = to_come.mechanism
 
     def excess(x: float) -> float:
-        total = with_training(math.exp(x)).delta(epsilon)
-        return math.log(max(total, 1e-300)) - math.log(delta)
+        return excess_delta(past, to_come, math.exp(x), epsilon=epsilon, delta=delta)
 
-    z = _root_near(excess, math.log(to_come.noise_multiplier))
+    z = root_near(excess, math.log(mechanism.noise_multiplier))
     if z is None:
-        steps = to_come.to_dict()
-        del steps["noise_multiplier"]
         try:
-            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **steps)
+            z = calibrate_remaining(
+                past,
+                epsilon=epsilon,
+                delta=delta,
+                sampling_rate=mechanism.sampling_rate,
+                steps=to_come.steps,
+                sampler=mechanism.sampler,
+                neighbours=mechanism.neighbours,
+            )
         except BudgetExceededError as error:
             raise BudgetExceededError(f"{name!r}: {error}") from None
     for attempt in range(_RAISES):
-        spent = with_training(z).epsilon(delta)
+        spent = past.append(to_come.changed(noise_multiplier=z)).epsilon(delta)
         if spent <= epsilon:
             return z, spent
         z *= 1 + _RAISE * 2**attempt
@@ -232,28 +240,11 @@ def noise_after(
     )
 
 
-def _root_near(excess: Callable[[float], float], guess: float) -> float | None:
-    """About the smallest z that keeps a budget: a secant search in log z from a good guess.
-
-    What it gives is certified afterwards, so a poor answer costs a little noise and no privacy.
-    """
-    before, at = guess, excess(guess)
-    x = before + (0.01 if at > 0 else -0.01)
-    for _ in range(_TRIALS):
-        now = excess(x)
-        if now == at:
-            return None
-        step = -now * (x - before) / (now - at)
-        before, at = x, now
-        x += min(0.5, max(-0.5, step))
-        if abs(step) < _ACCURACY:
-            return math.exp(x + _ACCURACY / 2)
-    return None
-
-
 # What the noise of some clients has to keep: ``epsilon``, ``delta``, ``sampling_rate`` and
 # ``steps``, one entry a client, as accounting is asked about them.
 _Promises = dict[str, Any]
+# Sampler and neighbours, as ``Contract.sampling`` has them.
+_Sampling = dict[str, Any]
 
 
 def _some(promises: _Promises, some: BoolArray | slice) -> _Promises:
@@ -269,7 +260,7 @@ def _broken(promises: _Promises, spent: FloatArray) -> BoolArray:
 def _certified(
     promises: _Promises,
     noise_multiplier: FloatArray,
-    contract: Contract,
+    sampling: _Sampling,
     progress: Progress = silent,
 ) -> FloatArray:
     """The epsilon that this noise spends."""
@@ -281,7 +272,7 @@ def _certified(
         spent[block] = certify_epsilon(
             **_some(asked, block),
             noise_multiplier=noise_multiplier[block],
-            **contract.sampling,
+            **sampling,
             method="pld",
         )
     progress("certifying", spent.size, spent.size)
@@ -289,16 +280,16 @@ def _certified(
 
 
 def _certified_tight_noise(
-    promises: _Promises, contract: Contract, progress: Progress = silent
+    promises: _Promises, sampling: _Sampling, progress: Progress = silent
 ) -> tuple[FloatArray, FloatArray]:
-    z = calibrate_noise(**promises, **contract.sampling)
-    spent = _certified(promises, z, contract, progress)
+    z = calibrate_noise(**promises, **sampling)
+    spent = _certified(promises, z, sampling, progress)
     for attempt in range(_RAISES):
         over = _broken(promises, spent)
         if not over.any():
             return z, spent
         z[over] *= 1 + _RAISE * 2**attempt
-        spent[over] = _certified(_some(promises, over), z[over], contract)
+        spent[over] = _certified(_some(promises, over), z[over], sampling)
     raise BudgetExceededError(
         f"the noise of {int(_broken(promises, spent).sum())} clients could not be certified; the "
         "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
@@ -396,9 +387,9 @@ def noise_levels(
         z = calibrate_noise(
             epsilon=eps,
             delta=dlt,
-            sampling_rate=batch / size,
+            sampling_rate=contract.sampler.rates(sizes[private], batch_sizes[private]),
             steps=np.stack([few, many]),
-            **contract.sampling,
+            **contract.sampling(local_steps),
         )
         variance_few, variance_many = (z / batch) ** 2
         slope = (variance_many - variance_few) / (many - few)
@@ -441,7 +432,7 @@ class PaperAudit:
         ('fixed', 'replace-one', True)
     """
 
-    sampler: Sampler
+    sampler: str
     neighbours: Neighbours
     declared_epsilon: FloatArray
     paper_noise_multiplier: FloatArray
@@ -486,10 +477,11 @@ def audit_paper_noise(
     given["steps"] = float_array("steps", steps, at_least=1)
     promises: _Promises = dict(zip(given, np.atleast_1d(*promise_columns(**given)), strict=True))
     paper = paper_noise_multiplier(**promises)
-    tight = calibrate_noise(**promises, **contract.sampling)
-    certified = _certified(promises, paper, contract)
+    tight = calibrate_noise(**promises, **contract.sampling())
+    certified = _certified(promises, paper, contract.sampling())
     return PaperAudit(
-        **contract.sampling,
+        sampler=contract.sampler.name,
+        neighbours=contract.neighbours,
         declared_epsilon=promises["epsilon"].copy(),
         paper_noise_multiplier=paper,
         certified_epsilon=certified,

@@ -28,6 +28,7 @@ import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
 from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.sampler import Sampler
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 
@@ -209,7 +210,7 @@ def with_lattice(
     if exponent > LARGEST_EXPONENT:
         strict = _strictest(population, np.flatnonzero(alone > _LARGEST_NOISE))
         raise _misfit(population, float(distributed.weights[strict]), strict, *_TOO_SOFT)
-    records = population.sizes if contract.sampler == "poisson" else batches
+    records = contract.sampler.largest_batch(population.sizes, batches)
     with np.errstate(over="ignore"):
         summands = 2.0**exponent * records / np.where(alone > 0, alone, math.inf)
     loudest = int(np.argmax(summands))
@@ -244,7 +245,7 @@ def common_lattice(
     shares: FloatArray,
     batch_sizes: IntArray,
     population: Population,
-    sampler: str,
+    sampler: Sampler,
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """The lattice on which one machine adds up each cohort and draws the noise of all its shares.
 
@@ -254,7 +255,7 @@ def common_lattice(
         shares: of noise, in units of C.
         batch_sizes: B_k.
         population: ids and sizes.
-        sampler: at most all records are in a Poisson batch, B_k in a fixed one.
+        sampler: knows how many records are in a batch at most.
 
     Returns:
         S, the noise of each cohort in units of C; S B_k / g_k of each member, infinite without
@@ -268,7 +269,7 @@ def common_lattice(
         >>> people = Population.from_arrays(sizes=[600, 600], epsilon=[1.0, 2.0], delta=1e-5)
         >>> level, multipliers, exponent = common_lattice(
         ...     np.array([0, 1]), weights=np.array([0.5, 1.5]), shares=np.array([0.3, 0.4]),
-        ...     batch_sizes=np.array([60, 60]), population=people, sampler="poisson")
+        ...     batch_sizes=np.array([60, 60]), population=people, sampler=Contract().sampler)
         >>> float(level), multipliers.tolist(), int(exponent)
         (0.5, [60.0, 20.0], 28)
     """
@@ -287,7 +288,7 @@ def common_lattice(
     exponents = np.array(
         [LEAST_BITS + math.ceil(math.log2(one)) for one in most.ravel().tolist()], dtype=np.int64
     ).reshape(most.shape)
-    records = population.sizes[clients] if sampler == "poisson" else batch_sizes
+    records = sampler.largest_batch(population.sizes[clients], batch_sizes)
     with np.errstate(divide="ignore"):
         summands = np.where(multipliers < _SMALLEST_NOISE, math.inf, records / multipliers)
     sums = np.ldexp(summands.sum(axis=-1) + _FARTHEST, exponents)

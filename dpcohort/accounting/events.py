@@ -23,38 +23,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
 
 from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.composition import (
     TINY_RATE,
+    Loss,
     LossPair,
     Parts,
     at_delta,
-    distance_of,
     grid_delta,
     grid_epsilon,
     grid_for,
     largest_sum,
-    pairs_of_step,
     sketch_of,
 )
 from dpcohort.accounting.contract import (
     MOST_STEPS,
-    Neighbours,
-    Sampler,
     broadcast_fields,
     float_or_array,
-    resolve_neighbours,
     whole_steps,
 )
+from dpcohort.accounting.rare_losses import (
+    PairParts,
+    rare_delta,
+    rare_epsilon,
+    rarely_exceeds,
+)
+from dpcohort.accounting.sampler import SENSITIVITY, Neighbours, Sampler
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.errors import BudgetExceededError, InputError
 
 #: About how much of ε may be lost to the grid.
@@ -72,58 +76,137 @@ _NO_NUMBER = (ArithmeticError, ValueError)
 
 _MOST_FURTHER_STEPS = 10**9
 _NOISE_ACCURACY = 1e-5
+_ACCURACY = 2e-4  # of log z, where a search near a good guess stops
+_TRIALS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
-    """A number of equal noisy steps of one client.
+class Mechanism:
+    """One independent use of a client's records: Gaussian noise on sums over sampled batches.
+
+    Its sampler says which steps are one use and what their privacy losses are.
 
     Attributes:
         noise_multiplier: z > 0, noise on the clipped sum in units of the clip.
         sampling_rate: r in (0, 1].
-        steps: how many steps.
-        sampler: ``poisson`` or ``fixed``.
-        neighbours: ``zero-out`` or ``replace-one``.
+        sampler: how its batches are drawn.
+        neighbours: the neighbouring relation that its losses are about.
 
     Example:
-        >>> Event(noise_multiplier=1.5, sampling_rate=0.2, steps=100).neighbours
-        'zero-out'
+        >>> step = Event.of(noise_multiplier=1.5, sampling_rate=0.2, steps=100).mechanism
+        >>> step.steps, [loss.kind for loss in step.losses()]
+        (1, ['remove', 'add'])
     """
 
     noise_multiplier: float
     sampling_rate: float
-    steps: int
-    sampler: Sampler = "poisson"
-    neighbours: Neighbours | None = None
+    sampler: Sampler
+    neighbours: Neighbours
 
-    def __post_init__(self) -> None:
-        checked = {
-            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, above=0),
-            "sampling_rate": number("sampling_rate", self.sampling_rate, above=0, at_most=1),
-            "steps": whole_number("steps", self.steps, at_least=0, at_most=MOST_STEPS),
-            "neighbours": resolve_neighbours(self.sampler, self.neighbours),
-        }
-        # Frozen, so the normalised values go in through the back door, once.
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+    @property
+    def steps(self) -> int:
+        """Noisy steps of one use."""
+        return self.sampler.local_steps
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Privacy losses of one use that dominate every other, one for each order of neighbours."""
+        return self.sampler.losses(self.noise_multiplier, self.sampling_rate, self.neighbours)
+
+    @property
+    def sort_key(self) -> tuple[float, float, str, int]:
+        """An order of mechanisms under one neighbouring relation."""
+        return self.noise_multiplier, self.sampling_rate, self.sampler.name, self.steps
+
+
+@dataclass(frozen=True)
+class Event:
+    """A mechanism, and how many times one client took part in it.
+
+    Attributes:
+        mechanism: what was done each time.
+        count: how many times.
+
+    Example:
+        >>> event = Event.of(noise_multiplier=1.5, sampling_rate=0.2, steps=100)
+        >>> event.neighbours, event.count
+        ('zero-out', 100)
+    """
+
+    mechanism: Mechanism
+    count: int
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        noise_multiplier: float,
+        sampling_rate: float,
+        steps: int,
+        sampler: str | Sampler = "poisson",
+        neighbours: str | None = None,
+    ) -> Event:
+        """So many equal noisy steps, their numbers checked.
+
+        Args:
+            noise_multiplier: z > 0.
+            sampling_rate: r in (0, 1].
+            steps: how many steps, over all uses.
+            sampler: name of the sampler, or the sampler.
+            neighbours: ``zero-out`` or ``replace-one``; by default the sampler's own.
+        """
+        drawn_by = sampler_of(sampler)
+        mechanism = Mechanism(
+            noise_multiplier=number("noise_multiplier", noise_multiplier, above=0),
+            sampling_rate=number("sampling_rate", sampling_rate, above=0, at_most=1),
+            sampler=drawn_by,
+            neighbours=drawn_by.neighbours(neighbours),
+        )
+        total = whole_number("steps", steps, at_least=0, at_most=MOST_STEPS)
+        mechanism.losses()  # refuses numbers that are not the sampler's
+        return cls(mechanism, drawn_by.uses(total))
+
+    @property
+    def steps(self) -> int:
+        """Number of noisy steps."""
+        return self.count * self.mechanism.steps
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The neighbouring relation that its losses are about."""
+        return self.mechanism.neighbours
+
+    def changed(self, **changes: Any) -> Event:
+        """The same with other numbers of its mechanism."""
+        return replace(self, mechanism=replace(self.mechanism, **changes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The event as plain JSON values."""
-        return asdict(self)
+        """The event as plain JSON values; local steps only where several are one use."""
+        mechanism = self.mechanism
+        plain = {
+            "noise_multiplier": mechanism.noise_multiplier,
+            "sampling_rate": mechanism.sampling_rate,
+            "steps": self.steps,
+            "sampler": mechanism.sampler.name,
+            "neighbours": mechanism.neighbours,
+        }
+        return plain | ({"local_steps": mechanism.steps} if mechanism.steps > 1 else {})
 
     @classmethod
     def from_dict(cls, values: Any) -> Event:
         """The event from :meth:`to_dict`; unknown and missing keys are refused."""
-        names = list(cls.__dataclass_fields__)
+        names = ["noise_multiplier", "sampling_rate", "steps", "sampler", "neighbours"]
         if not isinstance(values, Mapping):
             allowed = "a mapping with keys " + ", ".join(names)
             raise InputError("history", given=values, allowed=allowed)
         for key in values:
-            choice("key", key, names)
-        for key in ("noise_multiplier", "sampling_rate", "steps"):
+            choice("key", key, [*names, "local_steps"])
+        for key in names[:3]:
             if key not in values:
                 raise InputError("key", given=None, allowed=f"{key!r}, which is missing")
-        return cls(**values)
+        numbers = dict(values)
+        local_steps = whole_number("local_steps", numbers.pop("local_steps", 1), at_least=1)
+        sampler = sampler_of(numbers.pop("sampler", "poisson")).over(local_steps)
+        return cls.of(**numbers, sampler=sampler)
 
 
 @dataclass(frozen=True)
@@ -134,7 +217,7 @@ class History:
         events: what was done, oldest first.
 
     Example:
-        >>> half = Event(noise_multiplier=1.5, sampling_rate=0.2, steps=50)
+        >>> half = Event.of(noise_multiplier=1.5, sampling_rate=0.2, steps=50)
         >>> history = History().append(half).append(half)
         >>> round(history.epsilon(1e-5), 2)
         7.55
@@ -159,16 +242,16 @@ class History:
     @property
     def neighbours(self) -> Neighbours:
         """The neighbouring relation of all events; a mixture has none and is refused."""
-        found = {event.neighbours for event in self.events}
-        if len(found) > 1:
+        relations = {event.neighbours for event in self.events}
+        if len(relations) > 1:
             raise InputError(
                 "neighbours",
-                given=sorted(str(relation) for relation in found),
+                given=sorted(relations),
                 allowed="the same in all events of a history",
                 next_step="A zero-out guarantee says nothing about replacing a record. "
                 "history.promoted() counts every event under replace-one, the stronger relation.",
             )
-        return found.pop() or "zero-out" if found else "zero-out"
+        return relations.pop() if relations else "zero-out"
 
     def promoted(self) -> History:
         """The same events, all counted under replace-one (which also covers zero-out).
@@ -176,7 +259,7 @@ class History:
         The noise stays what it was, so the epsilon gets larger: replacing a record moves the
         clipped sum by up to 2C, zeroing it out by up to C.
         """
-        return History(tuple(replace(event, neighbours="replace-one") for event in self.events))
+        return History(tuple(event.changed(neighbours="replace-one") for event in self.events))
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on the ε spent so far, at this δ."""
@@ -191,7 +274,11 @@ class History:
     def _sorted(self) -> tuple[Event, ...]:
         """The events in an order of their own, so that equal totals are computed equally."""
         _ = self.neighbours  # a mixture has no total
-        order = attrgetter("noise_multiplier", "sampling_rate", "steps", "sampler")
+
+        def order(event: Event) -> tuple[Any, ...]:
+            noise, rate, *sampler = event.mechanism.sort_key
+            return noise, rate, event.steps, *sampler
+
         return tuple(sorted(self.events, key=order))
 
 
@@ -202,8 +289,8 @@ def calibrate_remaining(
     delta: float,
     sampling_rate: float,
     steps: int,
-    sampler: Sampler = "poisson",
-    neighbours: Neighbours | None = None,
+    sampler: str | Sampler = "poisson",
+    neighbours: str | None = None,
     largest_noise_multiplier: float = 1e6,
 ) -> float:
     """The smallest noise multiplier for further steps that keeps the total within (ε, δ).
@@ -229,9 +316,10 @@ def calibrate_remaining(
             ``largest_noise_multiplier``; the message says how many steps still fit.
 
     Example:
-        >>> past = History().append(Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50))
+        >>> past = History().append(Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50))
         >>> z = calibrate_remaining(past, epsilon=2.0, delta=1e-5, sampling_rate=0.1, steps=50)
-        >>> past.append(Event(noise_multiplier=z, sampling_rate=0.1, steps=50)).epsilon(1e-5) <= 2.0
+        >>> more = Event.of(noise_multiplier=z, sampling_rate=0.1, steps=50)
+        >>> past.append(more).epsilon(1e-5) <= 2.0
         True
     """
     epsilon = number("epsilon", epsilon, above=0)
@@ -247,16 +335,11 @@ def calibrate_remaining(
     if steps == 0:
         return 0.0
 
-    rest: dict[str, Any] = {
-        "sampling_rate": sampling_rate,
-        "sampler": sampler,
-        "neighbours": neighbours,
-    }
+    rest: Any = {"sampling_rate": sampling_rate, "sampler": sampler, "neighbours": neighbours}
+    more = Event.of(noise_multiplier=largest, steps=steps, **rest)
 
     def excess(log_noise: float) -> float:
-        more = Event(noise_multiplier=math.exp(log_noise), steps=steps, **rest)
-        total = history.append(more).delta(epsilon)
-        return math.log(max(total, 1e-300)) - math.log(delta)
+        return excess_delta(history, more, math.exp(log_noise), epsilon=epsilon, delta=delta)
 
     if excess(math.log(largest)) > 0:
         fit = affordable_steps(
@@ -275,13 +358,56 @@ def calibrate_remaining(
     low = high - 1.5
     while excess(low) <= 0:
         low, high = low - 1.5, low
-    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
-
     root = float(brentq(excess, low, high, xtol=_NOISE_ACCURACY))
     margin = _NOISE_ACCURACY
     while excess(root) > 0:
         root, margin = min(root + margin, high), 2 * margin
     return math.exp(root)
+
+
+def excess_delta(
+    history: History, more: Event, noise_multiplier: float, *, epsilon: float, delta: float
+) -> float:
+    """How far ln δ of a history and one more event is above that of a promise.
+
+    Args:
+        history: what the client has spent.
+        more: the event; its noise does not matter.
+        noise_multiplier: z of the event.
+        epsilon: the client's ε for everything.
+        delta: the client's δ for everything.
+
+    Example:
+        >>> steps = Event.of(noise_multiplier=1.0, sampling_rate=0.1, steps=50)
+        >>> excess_delta(History(), steps, 9.0, epsilon=1.0, delta=1e-5) < 0
+        True
+    """
+    total = history.append(more.changed(noise_multiplier=noise_multiplier)).delta(epsilon)
+    return math.log(max(total, 1e-300)) - math.log(delta)
+
+
+def root_near(excess: Callable[[float], float], guess: float) -> float | None:
+    """About the smallest z that keeps a budget: a secant search in log z from a good guess.
+
+    What it gives is to be certified afterwards, so a poor answer costs a little noise and no
+    privacy; None where it finds none.
+
+    Args:
+        excess: of ln δ at log z, as :func:`excess_delta` has it.
+        guess: of log z.
+    """
+    before, at = guess, excess(guess)
+    x = before + (0.01 if at > 0 else -0.01)
+    for _ in range(_TRIALS):
+        now = excess(x)
+        if now == at:
+            return None
+        step = -now * (x - before) / (now - at)
+        before, at = x, now
+        x += min(0.5, max(-0.5, step))
+        if abs(step) < _ACCURACY:
+            return math.exp(x + _ACCURACY / 2)
+    return None
 
 
 def affordable_steps(
@@ -291,8 +417,8 @@ def affordable_steps(
     delta: float,
     noise_multiplier: float,
     sampling_rate: float,
-    sampler: Sampler = "poisson",
-    neighbours: Neighbours | None = None,
+    sampler: str | Sampler = "poisson",
+    neighbours: str | None = None,
     at_most: int = _MOST_FURTHER_STEPS,
 ) -> int:
     """How many more steps at this noise keep the total within (ε, δ).
@@ -311,7 +437,7 @@ def affordable_steps(
         at_most: where to stop counting.
 
     Example:
-        >>> past = History().append(Event(noise_multiplier=1.5, sampling_rate=0.2, steps=60))
+        >>> past = History().append(Event.of(noise_multiplier=1.5, sampling_rate=0.2, steps=60))
         >>> affordable_steps(past, epsilon=7.56, delta=1e-5, noise_multiplier=1.5,
         ...                  sampling_rate=0.2)
         40
@@ -319,22 +445,29 @@ def affordable_steps(
     epsilon = number("epsilon", epsilon, above=0)
     delta = number("delta", delta, above=0, below=1)
     at_most = whole_number("at_most", at_most, at_least=0, at_most=_MOST_FURTHER_STEPS)
-    each: Any = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate}
-    each |= {"sampler": sampler, "neighbours": neighbours}
+    none = Event.of(
+        noise_multiplier=noise_multiplier,
+        sampling_rate=sampling_rate,
+        steps=0,
+        sampler=sampler,
+        neighbours=neighbours,
+    )
+    each = none.mechanism.steps
+    most = at_most // each
 
-    def fits(steps: int) -> bool:
-        return history.append(Event(steps=steps, **each)).delta(epsilon) <= delta
+    def fits(count: int) -> bool:
+        return history.append(replace(none, count=count)).delta(epsilon) <= delta
 
     if not fits(0):
         return 0
     good, bad = 0, 1
-    while bad <= at_most and fits(bad):
+    while bad <= most and fits(bad):
         good, bad = bad, 2 * bad
-    bad = min(bad, at_most + 1)
+    bad = min(bad, most + 1)
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    return good * each
 
 
 @lru_cache(maxsize=1 << 16)
@@ -347,8 +480,8 @@ def composed_delta(
     told about which δ is ``expected``.
 
     Example:
-        >>> half = Event(noise_multiplier=8.0, sampling_rate=0.2, steps=50)
-        >>> composed_delta((half, half), 1.0) == composed_delta((replace(half, steps=100),), 1.0)
+        >>> half = Event.of(noise_multiplier=8.0, sampling_rate=0.2, steps=50)
+        >>> composed_delta((half, half), 1.0) == composed_delta((replace(half, count=100),), 1.0)
         True
     """
     if epsilon == math.inf:
@@ -362,11 +495,9 @@ def composed_delta(
     epsilon = min(epsilon, _LARGEST_EPSILON)
 
     def value(parts: Parts, trial: float) -> float:
-        if not _is_tiny(parts):
-            return grid_delta(parts, epsilon, tolerance=trial)
-        from dpcohort.accounting.rare_losses import rare_delta  # few plans have such rates
-
-        return rare_delta(parts, epsilon, coarseness=trial / TOLERANCE, expected=expected)
+        if _is_tiny(parts):
+            return rare_delta(parts, epsilon, coarseness=trial / TOLERANCE, expected=expected)
+        return grid_delta(parts, epsilon, tolerance=trial)
 
     try:
         worst = _worst(case, tolerance, value, lambda worst: (epsilon, worst))
@@ -392,11 +523,9 @@ def composed_epsilon(
         return 0.0
 
     def value(parts: Parts, trial: float) -> float:
-        if not _is_tiny(parts):
-            return grid_epsilon(parts, delta, tolerance=trial)
-        from dpcohort.accounting.rare_losses import rare_epsilon  # few plans have such rates
-
-        return rare_epsilon(parts, delta, coarseness=trial / TOLERANCE)
+        if _is_tiny(parts):
+            return rare_epsilon(parts, delta, coarseness=trial / TOLERANCE)
+        return grid_epsilon(parts, delta, tolerance=trial)
 
     try:
         return _worst(case, tolerance, value, lambda worst: (worst, delta))
@@ -404,8 +533,8 @@ def composed_epsilon(
         return math.inf
 
 
-def _is_tiny(parts: Parts) -> bool:
-    return max(pair.rate for pair, _ in parts) < TINY_RATE
+def _is_tiny(parts: Parts) -> TypeGuard[PairParts]:
+    return all(loss.is_tiny for loss, _ in parts)
 
 
 def _worst(
@@ -431,11 +560,8 @@ def _worst(
             epsilon, delta = promise(worst)
             if epsilon > _CLEARLY * largest_sum(parts):
                 continue
-            if _is_tiny(parts):
-                from dpcohort.accounting.rare_losses import rarely_exceeds
-
-                if rarely_exceeds(parts, epsilon=epsilon, delta=delta):
-                    continue
+            if _is_tiny(parts) and rarely_exceeds(parts, epsilon=epsilon, delta=delta):
+                continue
         for trial in (_COARSE * tolerance, tolerance) if worst > 0 else (tolerance,):
             found = value(parts, trial)
             if found <= worst:
@@ -446,42 +572,44 @@ def _worst(
 
 def _plain_delta(directions: Sequence[Parts]) -> float:
     """δ(0) by adding up: one step is (0, δ₁)-DP with δ₁ the distance of its pair."""
-    distances = [[(distance_of(pair), n) for pair, n in parts] for parts in directions]
+    distances = [[(loss.distance, n) for loss, n in parts] for parts in directions]
     if any(distance == 1 for parts in distances for distance, _ in parts):
         return 1.0
     return max(-math.expm1(sum(n * math.log1p(-d) for d, n in parts)) for parts in distances)
 
 
-def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]]]:
+def _simplify(events: Sequence[Event]) -> float | list[list[tuple[Loss, int]]]:
     """The events as one Gaussian mechanism (its µ), or as the parts of each direction.
 
     Parameters beyond what the grid resolves are replaced by worse ones: less noise, a higher
     rate; sampling is ignored where the noise is so small that it hides nothing.
     """
-    squared = 0.0  # Σ n/z² of the steps without subsampling
-    counts: dict[tuple[float, float, str], int] = {}
+    squared = 0.0  # Σ n/z² of the uses without subsampling
+    counts: dict[tuple[float, float, str, int], int] = {}
+    samplers: dict[tuple[str, int], Sampler] = {}
     for event in events:
-        noise, rate, steps = event.noise_multiplier, event.sampling_rate, event.steps
-        if steps == 0:
+        if event.count == 0:
             continue
+        noise, rate, name, together = event.mechanism.sort_key
         shift = 1 / noise if noise > 1e-150 else math.inf
         if rate > _LARGEST_RATE or shift > _LARGEST_SHIFT:
-            squared += steps * shift**2
+            squared += event.count * shift**2  # a record is in one sum of a use, if in any
             continue
-        key = (max(shift, _SMALLEST_SHIFT), max(rate, _SMALLEST_RATE), event.sampler)
-        counts[key] = counts.get(key, 0) + steps
-    neighbours = str(events[0].neighbours) if events else "zero-out"
-    sensitivity = 1.0 if neighbours == "zero-out" else 2.0
+        key = (max(shift, _SMALLEST_SHIFT), max(rate, _SMALLEST_RATE), name, together)
+        counts[key] = counts.get(key, 0) + event.count
+        samplers[name, together] = event.mechanism.sampler
+    neighbours = events[0].neighbours if events else "zero-out"
+    sensitivity = SENSITIVITY[neighbours]
     if not counts or squared > _LARGEST_SHIFT**2:
-        for (shift, _, _), steps in counts.items():
-            squared += steps * shift**2
+        for (shift, *_), count in counts.items():
+            squared += count * shift**2
         return sensitivity * math.sqrt(squared)
-    directions: list[list[tuple[LossPair, int]]] = []
-    for (shift, rate, sampler), steps in sorted(counts.items()):
-        pairs = pairs_of_step(1 / shift, rate, sampler, neighbours)
-        directions = directions or [[] for _ in pairs]
-        for parts, pair in zip(directions, pairs, strict=True):
-            parts.append((pair, steps))
+    directions: list[list[tuple[Loss, int]]] = []
+    for (shift, rate, name, together), count in sorted(counts.items()):
+        losses = samplers[name, together].losses(1 / shift, rate, neighbours)
+        directions = directions or [[] for _ in losses]
+        for parts, loss in zip(directions, losses, strict=True):
+            parts.append((loss, count))
     if squared > 0:
         gaussian = LossPair(kind="remove", shift=sensitivity * math.sqrt(squared), rate=1.0)
         for parts in directions:
@@ -504,7 +632,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * (mu / 2 + math.sqrt(-2 * math.log(delta)) + 1)
     if mu > _LARGEST_MU:
         return high
-    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
 
     def excess(epsilon: float) -> float:
         return float(gaussian_delta(epsilon=epsilon, mu=mu)) - delta
@@ -545,7 +672,7 @@ def certify_epsilon(
     delta: ArrayLike,
     sampling_rate: ArrayLike,
     steps: ArrayLike,
-    sampler: str = "poisson",
+    sampler: str | Sampler = "poisson",
     neighbours: str | None = None,
     method: str = "auto",
 ) -> Any:
@@ -577,9 +704,9 @@ def certify_epsilon(
             return composed_epsilon((event,), target)
         return _library_epsilon((event,), target, method)
 
-    asked = float_array("delta", delta, above=0, below=1)
+    target = float_array("delta", delta, above=0, below=1)
     spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
-    return _certified(answer, spent_by, contract, without_noise=math.inf, delta=asked)
+    return _certified(answer, spent_by, contract, without_noise=math.inf, delta=target)
 
 
 def certify_delta(
@@ -588,7 +715,7 @@ def certify_delta(
     epsilon: ArrayLike,
     sampling_rate: ArrayLike,
     steps: ArrayLike,
-    sampler: str = "poisson",
+    sampler: str | Sampler = "poisson",
     neighbours: str | None = None,
     method: str = "auto",
 ) -> Any:
@@ -624,18 +751,18 @@ def certify_delta(
         except _NO_NUMBER:
             return 1.0 if method == "dp-accounting" else expected
 
-    asked = float_array("epsilon", epsilon, at_least=0, allow_infinite=True)
+    target = float_array("epsilon", epsilon, at_least=0, allow_infinite=True)
     spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
-    return _certified(answer, spent_by, contract, without_noise=1.0, epsilon=asked)
+    return _certified(answer, spent_by, contract, without_noise=1.0, epsilon=target)
 
 
 def _certified(
     answer: Callable[[Event, float], float],
     spent_by: tuple[ArrayLike, ArrayLike, ArrayLike],
-    contract: tuple[str, str | None, str],
+    contract: tuple[str | Sampler, str | None, str],
     *,
     without_noise: float,
-    **asked: FloatArray,
+    **target: FloatArray,
 ) -> Any:
     """The answer for every client; equal clients are asked about once.
 
@@ -644,22 +771,21 @@ def _certified(
         spent_by: noise multiplier, sampling rate and steps.
         contract: sampler, neighbours and method.
         without_noise: the answer where there is no noise.
-        **asked: the one value (``epsilon`` or ``delta``) that the answer is for, already checked.
+        **target: the one value (``epsilon`` or ``delta``) that the answer is for, already checked.
     """
-    sampler, neighbours, method = contract
-    relation = resolve_neighbours(sampler, neighbours)
+    sampler, relation, method = sampler_of(contract[0]), contract[1], contract[2]
+    sampling: Any = {"sampler": sampler, "neighbours": sampler.neighbours(relation)}
     choice("method", method, get_args(Method))
-    if method == "dp-accounting" and sampler == "fixed":
+    if method == "dp-accounting" and not sampler.is_in_library:
         raise InputError(
             "method",
             given=method,
-            allowed="'auto' or 'pld' when sampler = 'fixed'",
-            next_step="dp-accounting has no tight bound for batches of fixed size.",
+            allowed=f"'auto' or 'pld' when sampler = {sampler.name!r}",
+            next_step=f"dp-accounting has no tight bound for {sampler} batches.",
         )
-    sampling: Any = {"sampler": sampler, "neighbours": relation}
     noise, rate, count = spent_by
     columns = broadcast_fields(
-        **asked,
+        **target,
         noise_multiplier=float_array("noise_multiplier", noise, at_least=0, allow_infinite=True),
         sampling_rate=float_array("sampling_rate", rate, above=0, at_most=1),
         steps=whole_steps(count),
@@ -671,12 +797,12 @@ def _certified(
             return 0.0
         if z == 0:
             return without_noise
-        steps = Event(noise_multiplier=z, sampling_rate=r, steps=int(count), **sampling)
+        steps = Event.of(noise_multiplier=z, sampling_rate=r, steps=int(count), **sampling)
         return answer(steps, target)
 
     rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
-    found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
-    return float_or_array(found)
+    answers = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
+    return float_or_array(answers)
 
 
 def history_epsilon(history: History, delta: float, method: str = "auto") -> float:
@@ -688,8 +814,8 @@ def history_epsilon(history: History, delta: float, method: str = "auto") -> flo
         method: ``auto`` asks dp-accounting where it is sound, ``pld`` our own composition.
 
     Example:
-        >>> events = (Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50),
-        ...           Event(noise_multiplier=20.0, sampling_rate=1.0, steps=10))
+        >>> events = (Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50),
+        ...           Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=10))
         >>> ours, theirs = (history_epsilon(History(events), 1e-5, m) for m in ("pld", "auto"))
         >>> abs(ours / theirs - 1) < 1e-3
         True
@@ -714,11 +840,12 @@ def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
     if delta < _LEAST_DELTA_PER_STEP * steps or steps > _MOST_LIBRARY_STEPS:
         return False
     for event in events:
-        if event.sampler == "fixed" or event.sampling_rate < TINY_RATE:
+        noise, rate = event.mechanism.noise_multiplier, event.mechanism.sampling_rate
+        if not event.mechanism.sampler.is_in_library or rate < TINY_RATE:
             return False  # it has no bound, or one grid for losses of all sizes
-        if _LARGEST_RATE < event.sampling_rate < 1:
+        if _LARGEST_RATE < rate < 1:
             return False  # it raises where what is not sampled has no digits left
-        if not 1 / _LARGEST_SHIFT <= event.noise_multiplier <= _LARGEST_NOISE:
+        if not 1 / _LARGEST_SHIFT <= noise <= _LARGEST_NOISE:
             return False
     spacing, least = _spacing(events, delta)
     return spacing >= max(least, _FINEST_GRID)
@@ -726,10 +853,7 @@ def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
 
 def _spacing(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
     """Grid spacing for the library, and the finest one that stays affordable."""
-    parts = []
-    for event in events:
-        z, rate, relation = event.noise_multiplier, event.sampling_rate, event.neighbours
-        parts.append((pairs_of_step(z, rate, "poisson", relation)[0], event.steps))
+    parts = [(event.mechanism.losses()[0], event.count) for event in events]
     sketch = sketch_of(parts, math.log(delta))
     grid = grid_for(sketch, at_delta(sketch, math.log(delta)), tolerance=TOLERANCE)
     return grid.step, grid.length / _MOST_POINTS
@@ -746,10 +870,10 @@ def _library(events: tuple[Event, ...], delta: float) -> Any:
     for event in events:
         zero_out = event.neighbours == "zero-out"
         part = privacy_loss_distribution.from_gaussian_mechanism(
-            event.noise_multiplier,
-            sampling_prob=event.sampling_rate,
+            event.mechanism.noise_multiplier,
+            sampling_prob=event.mechanism.sampling_rate,
             value_discretization_interval=spacing,
             neighboring_relation=relations.REPLACE_SPECIAL if zero_out else relations.REPLACE_ONE,
-        ).self_compose(event.steps)
+        ).self_compose(event.count)
         total = part if total is None else total.compose(part)
     return total

@@ -41,7 +41,6 @@ from dpcohort.accounting.composition import (
     GridLoss,
     GridSteps,
     LossPair,
-    Parts,
     Profile,
     beyond_grid,
     chernoff_delta,
@@ -56,9 +55,11 @@ from dpcohort.accounting.composition import (
     profile_delta,
     profile_epsilon,
     profile_of_law,
-    sketched,
     tilt_steps,
 )
+
+#: The distinct steps, all at tiny rates, and how often each is taken.
+PairParts = Sequence[tuple[LossPair, int]]
 
 #: A loss this far above ε counts as infinite, for e^-10 of its δ.
 FAR = 10.0
@@ -106,7 +107,9 @@ class LevelSketch:
         (3, 2, True)
     """
 
-    def __init__(self, parts: Parts, epsilon: float, log_delta: float, coarseness: float) -> None:
+    def __init__(
+        self, parts: PairParts, epsilon: float, log_delta: float, coarseness: float
+    ) -> None:
         loss, weight = loss_nodes(parts, math.exp(log_delta))
         top = epsilon + FAR + _drift(parts)
         self._loss = np.maximum(loss[loss <= top], -(epsilon + FAR))
@@ -198,7 +201,7 @@ def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
     return float(weight @ np.minimum(size * step, step**2 / 6))
 
 
-def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
+def loss_nodes(parts: PairParts, delta: float) -> tuple[FloatArray, FloatArray]:
     """Losses, and the number of steps that have about that loss.
 
     Example:
@@ -209,7 +212,7 @@ def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
     total = sum(count for _, count in parts)
     tail = max(_NEGLIGIBLE * delta / total, SMALLEST_TAIL)
     nodes = [
-        (*sketched(pair, tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
+        (*pair.sketched(tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
         for pair, count in parts
     ]
     return (
@@ -218,7 +221,7 @@ def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
     )
 
 
-def first_epsilon(parts: Parts, delta: float) -> float:
+def first_epsilon(parts: PairParts, delta: float) -> float:
     """About the ε at which losses that come alone, or the limit of many, give this δ.
 
     Example:
@@ -255,7 +258,7 @@ _MOST_EVENTS = 500.0
 
 
 def rare_delta(
-    parts: Parts, epsilon: float, *, coarseness: float = 1.0, expected: float = 1e-7
+    parts: PairParts, epsilon: float, *, coarseness: float = 1.0, expected: float = 1e-7
 ) -> float:
     """Upper bound on δ at this ε of independent steps at tiny rates; one direction of neighbours.
 
@@ -290,7 +293,7 @@ def rare_delta(
     return best
 
 
-def rare_epsilon(parts: Parts, delta: float, *, coarseness: float = 1.0) -> float:
+def rare_epsilon(parts: PairParts, delta: float, *, coarseness: float = 1.0) -> float:
     """Upper bound on the smallest ε ≥ 0 at this δ, as :func:`rare_delta` is one on δ."""
     best = largest_sum(parts)
     target = first_epsilon(parts, delta)
@@ -311,7 +314,7 @@ def rare_epsilon(parts: Parts, delta: float, *, coarseness: float = 1.0) -> floa
     return best
 
 
-def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
+def rarely_exceeds(parts: PairParts, *, epsilon: float, delta: float) -> bool:
     """Whether δ at this ε is at most this one already by a Chernoff bound on a sparse grid.
 
     That is how the direction that is hardly ever the worse one is usually done with.
@@ -339,7 +342,7 @@ def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
     return chernoff_delta((order, log_moment, infinity, slop), epsilon) <= delta
 
 
-def _drift(parts: Parts) -> float:
+def _drift(parts: PairParts) -> float:
     """The sum of all losses of records that are not drawn, at most."""
     return sum(-count * math.log1p(-pair.rate) for pair, count in parts)
 
@@ -429,7 +432,7 @@ def _coarser(
     return (first, coarse / total, 0.0), peak + math.log(total) + rounding
 
 
-def _profile(parts: Parts, sketch: LevelSketch) -> tuple[Profile, Chernoff] | None:
+def _profile(parts: PairParts, sketch: LevelSketch) -> tuple[Profile, Chernoff] | None:
     """Bounds on δ(ε), level after level from the lowest; None where that takes too many points."""
     inside: list[Interval | None] = [None for _ in parts]
     law: _Law = 0, np.ones(1), 0.0

@@ -48,7 +48,7 @@ class AttackRisk:
 
     Example:
         >>> from dpcohort.accounting import Event
-        >>> steps = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
+        >>> steps = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
         >>> risk = attack_risk(History((steps,)), delta=1e-5)
         >>> round(risk.hits(0.01), 4), round(risk.hits(0.05), 4), round(risk.mu, 3)
         (0.0268, 0.1043, 0.423)
@@ -102,7 +102,7 @@ def attack_risk(history: History, *, delta: float) -> AttackRisk:
 
     Example:
         >>> from dpcohort.accounting import Event
-        >>> history = History((Event(noise_multiplier=8.0, sampling_rate=1.0, steps=20),))
+        >>> history = History((Event.of(noise_multiplier=8.0, sampling_rate=1.0, steps=20),))
         >>> risk = attack_risk(history, delta=1e-5)  # without sampling, a Gaussian mechanism
         >>> round(risk.hits(0.05), 3), round(risk.mu, 3)
         (0.139, 0.559)

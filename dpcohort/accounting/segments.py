@@ -49,7 +49,7 @@ class Segment:
         honest: h, members on whose shares of noise its multipliers count; 1 where trust is local.
 
     Example:
-        >>> event = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
+        >>> event = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
         >>> first = Segment(plan="a" * 64, ledger="b" * 64, rounds=50, source="seed",
         ...                 spent={"north": History((event,))})
         >>> Segment.from_dict(first.to_dict()) == first
@@ -73,10 +73,10 @@ class Segment:
         """What its clients must count if all others collude: the noise of their own shares.
 
         Example:
-            >>> event = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
+            >>> event = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
             >>> first = Segment(plan="", ledger="", rounds=50, source="seed", honest=4,
             ...                 spent={"north": History((event,))})
-            >>> first.if_alone().spent["north"].events[0].noise_multiplier
+            >>> first.if_alone().spent["north"].events[0].mechanism.noise_multiplier
             1.0
         """
         if self.honest == 1:
@@ -84,7 +84,10 @@ class Segment:
         root = math.sqrt(self.honest)
         spent = {
             name: History(
-                tuple(replace(e, noise_multiplier=e.noise_multiplier / root) for e in h.events)
+                tuple(
+                    event.changed(noise_multiplier=event.mechanism.noise_multiplier / root)
+                    for event in h.events
+                )
             )
             for name, h in self.spent.items()
         }
@@ -139,7 +142,7 @@ def left_epsilon(history: History, *, epsilon: float, delta: float) -> float:
     noise is calibrated to the composed history itself. 0 where nothing is left.
 
     Example:
-        >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
+        >>> past = History((Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
         >>> round(past.epsilon(1e-5), 2), round(left_epsilon(past, epsilon=4.0, delta=1e-5), 2)
         (1.99, 3.28)
     """
@@ -180,7 +183,7 @@ def exhausted_clients(population: Population, before: Sequence[Segment]) -> dict
 
     Example:
         >>> people = Population.from_arrays(ids=["north"], sizes=[90], epsilon=[1.0], delta=1e-5)
-        >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
+        >>> past = History((Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
         >>> first = Segment(plan="", ledger="", rounds=100, source="seed", spent={"north": past})
         >>> exhausted_clients(people, [first])["north"]
         'north: promised epsilon 1 at delta 1e-05, has spent 1.993: 0.9931 too much'

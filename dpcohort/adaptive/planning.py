@@ -252,7 +252,8 @@ def _capped_noise(
     Raises:
         BudgetExceededError: noise that does not keep a promise; the client is named.
     """
-    rates, steps = population.sampling_rates(training), draw_caps * training.local_steps
+    rates = contract.sampler.rates(population.sizes, population.batches(training))
+    steps, sampling = draw_caps * training.local_steps, contract.sampling(training.local_steps)
     before.check(population, contract, training.cohort_size)
     left, past = before.left(population), before.histories(population)
     if terms is None or terms.mode == "raw":
@@ -262,6 +263,7 @@ def _capped_noise(
             sampling_rates=rates,
             steps=steps,
             contract=contract,
+            local_steps=training.local_steps,
             guard=guard,
             progress=progress,
             past=past,
@@ -276,7 +278,7 @@ def _capped_noise(
     if contract.accountant == "paper":
         guesses[held] = paper_noise_multiplier(**budgets)
     else:
-        alone = calibrate_noise(**budgets, **contract.sampling)
+        alone = calibrate_noise(**budgets, **sampling)
         guesses[held] = alone / math.sqrt(1 - share)
 
     def noise_of(k: int) -> tuple[float, float, float, bool]:
@@ -294,7 +296,7 @@ def _capped_noise(
 
         def event(z: float, rate: float, count: int) -> Event:
             of_one: Any = {"sampling_rate": float(rate), "steps": int(count)}
-            return Event(noise_multiplier=z, **of_one, **contract.sampling)
+            return Event.of(noise_multiplier=z, **of_one, **sampling)
 
         earlier = past[k] if past else History()
         earlier = earlier.append(event(report, report_rates[k], report_caps[k]))

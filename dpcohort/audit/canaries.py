@@ -57,7 +57,6 @@ def canary(
     """
     direction = np.zeros(_DIMENSION)
     direction[[0, -1]] = np.sqrt(0.5)
-    opposite = -1.0 if claim.sampler == "fixed" else 0.0
 
     def projections(sign: float, seed: int) -> FloatArray:
         gradients = np.zeros((_RECORDS, _DIMENSION))
@@ -66,7 +65,7 @@ def canary(
         seen = updates_of(training, gradients, claim, **setting)
         return np.asarray(seen @ direction * _RECORDS / claim.clip)
 
-    present, absent = projections(1.0, 2 * seed), projections(opposite, 2 * seed + 1)
+    present, absent = projections(1.0, 2 * seed), projections(claim.absent, 2 * seed + 1)
     gap = float(present.mean() - absent.mean())
     spread = float(np.sqrt((present.var(ddof=1) + absent.var(ddof=1)) / 2))
     law = stats.nct(
@@ -114,9 +113,8 @@ def one_run(
         false_alarm_rate: probability that a correct training fails.
     """
     coins = np.random.default_rng([seed, 2305]).random(canaries) < 0.5
-    absent = -1.0 if claim.sampler == "fixed" else 0.0
     batch = round(_RATE * canaries)
-    gradients = np.diag(np.where(coins, 1.0, absent)) * _CANARY_SIZE * claim.clip
+    gradients = np.diag(np.where(coins, 1.0, claim.absent)) * _CANARY_SIZE * claim.clip
     updates = updates_of(training, gradients, claim, batch_size=batch, seed=seed, rounds=rounds)
     certified, strict = certify_epsilon(
         noise_multiplier=claim.noise_multiplier,
@@ -193,8 +191,8 @@ def _scores(seen: FloatArray, claim: Claim) -> FloatArray:
 
     with np.errstate(invalid="ignore"):
         scores = with_record(1.0)
-        if claim.sampler == "fixed":
-            scores = scores - with_record(-1.0)
+        if claim.absent:
+            scores = scores - with_record(claim.absent)
     return np.nan_to_num(scores)
 
 

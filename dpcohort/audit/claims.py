@@ -15,7 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, choice, number
+from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort.accounting.sampler import SENSITIVITY, Sampler
+from dpcohort.accounting.samplers import sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class Claim:
     """What a training says it does in each local step.
 
     Attributes:
-        sampler: ``poisson`` or ``fixed``.
+        sampler: how batches are drawn; its name may be given.
         clip: norm C to which each record's gradient is clipped.
         noise_multiplier: z; the noise on the mean has standard deviation z C / B.
         private: whether it claims to be fit for deployment: noise that nobody can predict, of full
@@ -34,20 +36,25 @@ class Claim:
         1.0
     """
 
-    sampler: str
+    sampler: Sampler
     clip: float = 1.0
     noise_multiplier: float = 1.0
     private: bool = False
 
     def __post_init__(self) -> None:
-        choice("sampler", self.sampler, ["poisson", "fixed"])
+        object.__setattr__(self, "sampler", sampler_of(self.sampler))
         number("clip", self.clip, above=0)
         number("noise_multiplier", self.noise_multiplier, at_least=0)
 
     @property
     def sensitivity(self) -> float:
         """How far one record can move the clipped sum, in units of C, under its neighbours."""
-        return 1.0 if self.sampler == "poisson" else 2.0
+        return SENSITIVITY[self.sampler.natural_neighbours]
+
+    @property
+    def absent(self) -> float:
+        """Factor on a record's gradient that stands for its absence: turned around, or nothing."""
+        return 1.0 - self.sensitivity
 
 
 class PrivateTraining(Protocol):

@@ -32,6 +32,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Contract
 from dpcohort.accounting.distributed import NoiseShares
+from dpcohort.accounting.sampler import Sampler
 from dpcohort.audit.claims import Finding
 from dpcohort.audit.noise import correlations, unlike_normal
 from dpcohort.clients import Population
@@ -131,9 +132,9 @@ class DistributedClaim:
 
     def with_all_records(self) -> DistributedClaim:
         """The same with every record in every batch: fixed batches leave no record over."""
-        if self.contract.sampler == "poisson":
-            return replace(self, sampling_rates=np.ones(len(self.population)))
-        return replace(self, population=public_clients(self.batch_sizes))
+        if self.contract.sampler.has_constant_batches:
+            return replace(self, population=public_clients(self.batch_sizes))
+        return replace(self, sampling_rates=np.ones(len(self.population)))
 
 
 def public_clients(sizes: IntArray) -> Population:
@@ -143,7 +144,7 @@ def public_clients(sizes: IntArray) -> Population:
     )
 
 
-def example_plan(sampler: str = "poisson", clip: float = 1.0) -> Plan:
+def example_plan(sampler: str | Sampler = "poisson", clip: float = 1.0) -> Plan:
     """A small plan with distributed noise to audit a training by: budgets far apart, one public.
 
     Example:

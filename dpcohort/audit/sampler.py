@@ -4,7 +4,8 @@
 Each record's gradient is a direction of its own, and the noise is small, so that an update shows
 which records are in it. Checked: a record counts once, how many records are used in all and how
 often each, how the size of a batch varies (not at all for the fixed sampler), and that a batch says
-nothing about the next one, be it of another round or of a second draw in the same round.
+nothing about the next one, be it of another round or of a second draw in the same round. Where the
+steps of a draw are drawn together, a draw with a step for every bin uses each record once.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ def sampler(
     if not np.all(np.abs(counts - used) < 0.1):
         problems.append("a record counts otherwise than once or not at all")
     level, rate = false_alarm_rate / 4, _BATCH / _RECORDS
+    constant = claim.sampler.has_constant_batches
     batches, uses = used.sum(1), used.sum(0)
-    poisson = claim.sampler == "poisson"
-    if not poisson and not np.all(batches == _BATCH):
+    if constant and not np.all(batches == _BATCH):
         problems.append("a batch does not have B records")
-    if poisson and _two_sided(stats.binom(used.size, rate), np.array([used.sum()])) < level:
+    if not constant and _two_sided(stats.binom(used.size, rate), np.array([used.sum()])) < level:
         problems.append("wrong number of records in all")
     if _two_sided(stats.binom(len(batches), rate), uses) < level:
         problems.append("a record is used too often or too rarely")
     # Batch sizes have the binomial variance.
     squares = np.sum((batches - _BATCH) ** 2) / (_RECORDS * rate * (1 - rate))
     law = stats.chi2(len(batches))
-    if poisson and 2 * min(law.cdf(squares), law.sf(squares)) < level:
+    if not constant and 2 * min(law.cdf(squares), law.sf(squares)) < level:
         problems.append("batch sizes vary too little or too much")
-    problems += _memory(used, level, poisson=poisson)
+    problems += _memory(used, level, constant=constant)
+    if claim.sampler.is_joint:
+        problems += _epochs(training, claim, seed)
     return Finding(
         test="E sampler",
         passed=not problems,
@@ -63,18 +66,31 @@ def sampler(
     )
 
 
+def _epochs(training: PrivateTraining, claim: Claim, seed: int) -> list[str]:
+    updates = training(
+        np.eye(_RECORDS) * claim.clip,
+        claim=replace(claim, noise_multiplier=_SMALL_NOISE),
+        batch_size=_BATCH,
+        seed=seed,
+        cohorts=np.zeros((4, _DRAWS), dtype=np.int64),
+        local_steps=_RECORDS // _BATCH,
+    )
+    is_once = np.all(np.abs(updates * _BATCH / claim.clip - 1) < 0.1)
+    return [] if is_once else ["the steps of a draw do not use every record once"]
+
+
 def _two_sided(law: Any, seen: FloatArray) -> float:
     """Probability of a count as far out as the farthest of these, at most."""
     lower, upper = law.cdf(seen), law.sf(seen - 1)
     return 2 * float(np.minimum(lower, upper).min()) * seen.size
 
 
-def _memory(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
+def _memory(used: FloatArray, level: float, *, constant: bool) -> list[str]:
     """Neighbouring batches are uncorrelated; the sum over records and pairs is near normal."""
     rate = _BATCH / _RECORDS
     centred = used - rate
     variance = (rate * (1 - rate)) ** 2 * _RECORDS
-    if not poisson:  # B of n without replacement: the entries of a batch add up to zero
+    if constant:  # B of n without replacement: the entries of a batch add up to zero
         variance *= _RECORDS / (_RECORDS - 1)
     for lag in (1, 2):
         products = centred[lag:] * centred[:-lag]

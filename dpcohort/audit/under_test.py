@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
 from dpcohort.accounting.distributed import NoiseShares
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
 from dpcohort.audit.adversarial_models import CLASSES, WIDTH, Adversary, forget
@@ -99,7 +100,7 @@ def step_plan(
         noise_multipliers=multipliers,
         noise=LocalNoise(multipliers=multipliers, lifted=np.zeros(clients, dtype=np.bool_)),
         batch_sizes=np.full(clients, batch_size, dtype=np.int64),
-        sampling_rates=np.full(clients, batch_size / size),
+        sampling_rates=claim.sampler.rates(np.full(clients, size), np.full(clients, batch_size)),
     )
 
 
@@ -313,7 +314,7 @@ def _distributed_claim(
         noise_multipliers=multipliers,
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,
-        sampling_rates=batches / sizes,
+        sampling_rates=claim.sampler.rates(sizes, batches),
         distributed=NoiseShares(
             weights=weights,
             shares=np.full(sizes.size, share),
@@ -392,7 +393,8 @@ class GuardUnderTest:
         )
         weights = np.full(dimension, hostile_start(self._hostile), dtype=np.float32)
         lattice = Lattice(claim.noise_multiplier, claim.clip)
-        batches = (claim.sampler, batch_size / size, batch_size)
+        rate = float(claim.sampler.rates(np.array([size]), np.array([batch_size]))[0])
+        batches = (claim.sampler, rate, batch_size)
         updates = [
             training.update(weights, lattice, batches, [1.0] * local_steps)
             for _ in range(cohorts.size)
@@ -480,7 +482,7 @@ class ModelsUnderTest:
         model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
         public = size // 2  # what sums are divided by; they are multiplied by it again
         plan = step_plan(
-            Claim(sampler="poisson"),
+            Claim(sampler=sampler_of("poisson")),
             cohorts=np.zeros((1, 1), dtype=np.int64),
             size=size,
             batch_size=public,
@@ -552,7 +554,7 @@ class ModelsUnderTest:
         terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_said(case))
         start = FlatLayout(model).flatten(model).numpy()
         training = LocalTraining(terms, GuardedData(inputs, labels, ""), dice, module=model)
-        batches = ("poisson", 0.5, public)
+        batches = (sampler_of("poisson"), 0.5, public)
         if self.place == "guard":
             lattice = Lattice(1.0, 1.0)
             return _drawing(dice, lambda: training.update(start, lattice, batches, [1.0]), public)

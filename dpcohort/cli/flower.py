@@ -22,8 +22,17 @@ from dpcohort.cli.terminal import (
     typed_here,
 )
 from dpcohort.config import load_config
+from dpcohort.data import DATASET_NAMES
+from dpcohort.data.arrays import read_npz
+from dpcohort.deploy.flower.client_app import carry
+from dpcohort.deploy.flower.kit import write_app, write_kit
+from dpcohort.deploy.formats import read_toml
+from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
 from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
+from dpcohort.runs.configured import configured_data, data_section, seen_columns
 from dpcohort.text_files import is_table
 
 flower = typer.Typer(
@@ -53,10 +62,7 @@ def demo(
     """A SuperLink and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
-    from dpcohort.deploy.flower.adapter import flower_version
-
-    flower_version()
-    from dpcohort.deploy.flower.trial import run_demo
+    from dpcohort.deploy.flower.trial import run_demo  # loads Flower, an optional dependency
 
     began = time.monotonic()
 
@@ -123,14 +129,6 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
-    from dpcohort.deploy.flower.adapter import flower_version
-    from dpcohort.deploy.flower.kit import write_kit
-    from dpcohort.deploy.formats import read_toml
-    from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.limits import LARGEST_FEDERATION
-    from dpcohort.plan import Plan
-
-    flower_version()
     _refuse_training_records(test)
     if (config is None) == (plan is None):
         raise InputError.because("give either --config FILE.toml or --plan plan.json.")
@@ -192,10 +190,6 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Write a small Flower app made private by a strategy and a mod, with plan and ledgers."""
-    from dpcohort.deploy.flower.adapter import flower_version
-    from dpcohort.deploy.flower.kit import write_app
-
-    flower_version()
     app = write_app(folder, rounds=rounds, clients=clients)
     if as_json:
         print_json({"out": str(app), "rounds": rounds, "clients": clients})
@@ -215,8 +209,7 @@ def node(
     guard: Annotated[Path, Option(metavar="SOCKET", help="Where the client's guard listens.")],
 ) -> None:
     """A client's node: takes the server's messages to the guard, and runs no code of the server."""
-    from dpcohort.deploy.flower.adapter import serve_node
-    from dpcohort.deploy.flower.client_app import carry
+    from dpcohort.deploy.flower.adapter import serve_node  # loads Flower
 
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
@@ -240,8 +233,6 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _refuse_training_records(test: str) -> None:
     """Test data of the server must not hold what the clients keep to themselves."""
-    from dpcohort.data.arrays import read_npz
-
     if test.endswith(".npz") and Path(test).is_file():
         held = sorted(name for name in read_npz(test) if name.startswith("train_"))
         if held:
@@ -253,14 +244,7 @@ def _refuse_training_records(test: str) -> None:
 
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
-    from dpcohort.data import DATASET_NAMES
-    from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
-    from dpcohort.models.weights import weights_sha256
-    from dpcohort.runs.configured import (
-        configured_data,
-        data_section,
-        seen_columns,
-    )
+    from dpcohort.models.weights import weights_sha256  # loads torch
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)

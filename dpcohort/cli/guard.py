@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort guard``: the process that holds a client's data, for the client's owner."""
+"""``dpcohort guard``: the process that holds a client's data, for the client's owner.
+
+What starts or tries a guard (``deploy.guard.start``) loads torch, so the commands that need it
+import it themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,13 @@ import typer
 from typer import Argument, Option
 
 from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape_from, write_new
+from dpcohort.deploy.formats import read_toml
+from dpcohort.deploy.guard.files import check_unwritable, load_data, load_identity, make_identity
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
 from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
 
 guard = typer.Typer(
     invoke_without_command=True,
@@ -116,7 +125,6 @@ def check(
 
     Third-party code is named with its file and hash, and not run.
     """
-    from dpcohort.deploy.guard.files import check_unwritable, load_data
     from dpcohort.deploy.guard.start import (
         check_identity,
         check_terms,
@@ -124,7 +132,6 @@ def check(
         third_party_code,
         try_model,
     )
-    from dpcohort.deploy.guard.terms import GuardTerms
 
     check_unwritable(terms, "terms")
     found = GuardTerms.from_toml(terms)
@@ -172,9 +179,7 @@ def allow_code(
     as_json: JsonOption = False,
 ) -> None:
     """Let the guard run the third-party model or loss that the terms name, as its file is now."""
-    from dpcohort.deploy.guard.files import check_unwritable
     from dpcohort.deploy.guard.start import allow_third_party_code
-    from dpcohort.deploy.guard.terms import GuardTerms
 
     check_unwritable(terms, "terms")
     model = GuardTerms.from_toml(terms).model
@@ -210,11 +215,6 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
-    from dpcohort.deploy.formats import read_toml
-    from dpcohort.deploy.guard.terms import ModelTerms, commented_terms, terms_from_plan
-    from dpcohort.limits import LARGEST_FEDERATION
-    from dpcohort.plan import Plan
-
     if plan is None:
         text = commented_terms()
     else:
@@ -238,8 +238,6 @@ def identity(
     as_json: JsonOption = False,
 ) -> None:
     """Make a client's secret for distributed noise; say its public key, for others to pin."""
-    from dpcohort.deploy.guard.files import load_identity, make_identity
-
     made = not path.exists()
     found = make_identity(path) if made else load_identity(path)
     if as_json:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from dpcohort.atomic_file import write_text
 from dpcohort.cli.terminal import JsonOption, LetterOption, print_json, print_text, say
 from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
@@ -22,8 +23,11 @@ from dpcohort.deploy.ledger import (
     read_state,
     verify_ledger,
 )
+from dpcohort.deploy.ledger.reading import back_up, exported_lines
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
+from dpcohort.plan import Plan
+from dpcohort.report.html.letter import write_letter
 
 ledger = typer.Typer(
     no_args_is_help=True,
@@ -101,8 +105,6 @@ def accept(
 ) -> None:
     """Accept a run's terms; without this nothing can be spent on the run."""
     if terms.suffix == ".json":
-        from dpcohort.plan import Plan
-
         plan = Plan.load(terms)
         plan.verify_unless_made_here()
         accepted = RunTerms.of_plan(plan, dataset)
@@ -171,9 +173,6 @@ def export(
     ] = None,
 ) -> None:
     """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
-    from dpcohort.atomic_file import write_text
-    from dpcohort.deploy.ledger.reading import back_up, exported_lines
-
     if backup is not None:
         back_up(path, backup)
         say(f"{backup} is a whole copy of {path}.")
@@ -199,8 +198,6 @@ def receipt(
     state = read_state(path, counter=counter)
     found = lifetime_receipt(state, dataset)
     if letter is not None:
-        from dpcohort.report.html.letter import write_letter
-
         shown = str(path)
         write_letter(
             letter,
@@ -213,8 +210,6 @@ def receipt(
             over_a_network=True,
         )
     if out is not None:
-        from dpcohort.atomic_file import write_text
-
         write_text(out, json.dumps(found.to_dict(), indent=2) + "\n")
     if as_json:
         print_json(found.to_dict())

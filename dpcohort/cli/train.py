@@ -149,8 +149,8 @@ def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
     given = config.values.get("training", {})
     # A dimension that is wrong is refused. What a promise means is told even where it is unsaid.
     told = [("training", key) for key in planned if key in given and key != "dimension"]
-    told += [("privacy", key) for key in asdict(found.contract)]
-    planned, asked = planned | asdict(found.contract), asked | asdict(config.contract)
+    told += [("privacy", key) for key in found.contract.settings()]
+    planned, asked = planned | found.contract.settings(), asked | config.contract.settings()
     for section, key in [] if quiet else told:
         if planned[key] != asked[key]:
             say(

@@ -18,6 +18,7 @@ import typer
 from typer import Argument, Option
 
 from dpcohort._validate import choice, number
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.cli.terminal import JsonOption, LetterOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -240,7 +241,8 @@ def audit(
     sampler: Annotated[
         str,
         Option(
-            help="The claimed sampler: poisson or fixed; none for a --step that is given batches."
+            help="The claimed sampler: poisson, fixed or balls-in-bins; none for a --step that is "
+            "given batches."
         ),
     ] = "poisson",
     clip: Annotated[float, Option(help="The clip C to test at.")] = 1.0,
@@ -278,7 +280,7 @@ def audit(
     """Test from outside what a training claims; exit code 1 if a claim is refuted."""
     choice("--device", device, ["cpu", "cuda"])
     choice("--returns", returns, ["mean", "sum"])
-    choice("--sampler", sampler, ["poisson", "fixed", *(["none"] if step else [])])
+    choice("--sampler", sampler, [*SAMPLERS, *(["none"] if step else [])])
     number("--clip", clip, above=0)
     number("--noise-multiplier", noise_multiplier, above=0)
     if step is None and (simulation or returns != "mean"):
@@ -303,7 +305,7 @@ def audit(
     audited: dict[str, list[Finding]] = {}
     for name, (make, private, many) in subjects.items():
         claim = Claim(
-            sampler="poisson" if sampler == "none" else sampler,
+            sampler=SAMPLERS["poisson" if sampler == "none" else sampler],
             clip=clip,
             noise_multiplier=noise_multiplier,
             private=private,

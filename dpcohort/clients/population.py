@@ -975,16 +975,6 @@ class Population:
             )
         return np.minimum(batches, self.sizes, out=batches)
 
-    def sampling_rates(self, training: Training) -> FloatArray:
-        """The share of its records each client uses in a step, r_k = B_k / |M_k|.
-
-        Example:
-            >>> population = Population.from_arrays(sizes=[640, 256], epsilon=1.0, delta=1e-5)
-            >>> population.sampling_rates(Training(batch_size=128))
-            array([0.2, 0.5])
-        """
-        return np.asarray(self.batches(training) / self.sizes, dtype=np.float64)
-
     def _settle(self, columns: _Columns) -> None:
         """Take the columns over, in their final types and closed for writing."""
         for field in ("sizes", "batch_sizes"):

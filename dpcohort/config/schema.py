@@ -20,11 +20,11 @@ from dpcohort._validate import Bounds, choice, did_you_mean, number, whole_numbe
 from dpcohort.accounting.contract import (
     AccountantName,
     Guard,
-    Neighbours,
     NoiseModel,
-    Sampler,
     Trust,
 )
+from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.samplers import SamplerName
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
@@ -103,7 +103,7 @@ class PrivacySection(Section):
     """The keys of [privacy]."""
 
     accountant: AccountantName = "tight"
-    sampler: Sampler | None = None
+    sampler: SamplerName | None = None
     neighbours: Neighbours | None = None
     guard: Guard = "refuse"
     trust: Trust = "local"

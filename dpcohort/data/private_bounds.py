@@ -25,7 +25,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
 from dpcohort.accounting.charges import Charge, charge_of, read_charge
-from dpcohort.accounting.contract import Neighbours
+from dpcohort.accounting.sampler import Neighbours
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
 from dpcohort.errors import FileFormatError, InputError

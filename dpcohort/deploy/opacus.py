@@ -40,9 +40,9 @@ def opacus_history(accountant: Any, *, data_loader: Any, optimizer: Any) -> Hist
         ...         data_loader=torch.utils.data.DataLoader(data, batch_size=10),
         ...         noise_multiplier=2.0, max_grad_norm=1.0)
         >>> engine.accountant.step(noise_multiplier=2.0, sample_rate=0.25)
-        >>> opacus_history(engine.accountant, data_loader=loader, optimizer=optimizer).events
-        (Event(noise_multiplier=2.0, sampling_rate=0.25, steps=1, sampler='poisson',
-               neighbours='zero-out'),)
+        >>> done = opacus_history(engine.accountant, data_loader=loader, optimizer=optimizer)
+        >>> [event.to_dict()["noise_multiplier"] for event in done.events]
+        [2.0]
     """
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -65,16 +65,16 @@ def opacus_history(accountant: Any, *, data_loader: Any, optimizer: Any) -> Hist
             "several machines have another contract.",
         )
     events = [
-        Event(noise_multiplier=noise, sampling_rate=rate, steps=steps)
+        Event.of(noise_multiplier=noise, sampling_rate=rate, steps=steps)
         for noise, rate, steps in accountant.history
     ]
     if not events:
         raise InputError("accountant.history", given=[], allowed="at least one step")
     for event in events:
-        if event.sampling_rate != sampler.sample_rate:
+        if event.mechanism.sampling_rate != sampler.sample_rate:
             raise InputError(
                 "sample rate in accountant.history",
-                given=event.sampling_rate,
+                given=event.mechanism.sampling_rate,
                 allowed=f"{sampler.sample_rate:g}, the rate of the loader",
                 next_step="Batches that are added up before a step hold a record twice, which "
                 "the rate does not tell; trainings on other loaders need accountants of their own.",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpcohort.engine.experiment import Experiment as Experiment
     from dpcohort.engine.experiment import draw_numbers as draw_numbers
     from dpcohort.engine.randomness import Streams as Streams
-    from dpcohort.engine.randomness import draw_positions as draw_positions
+    from dpcohort.engine.randomness import draw_batches as draw_batches
     from dpcohort.engine.reference import ReferenceEngine as ReferenceEngine
     from dpcohort.engine.rounds import Arrived as Arrived
     from dpcohort.engine.rounds import ConstantStep as ConstantStep
@@ -47,7 +47,7 @@ __all__, __getattr__, __dir__ = names_on_use(
         "cross_entropy per_example_gradients"
     ),
     experiment="ClientRecords Engine Experiment draw_numbers",
-    randomness="Streams draw_positions",
+    randomness="Streams draw_batches",
     reference="ReferenceEngine",
     rounds=(
         "Arrived ConstantStep EngineState Evaluator InverseRootStep InverseTimeStep "

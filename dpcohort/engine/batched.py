@@ -50,6 +50,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
+from dpcohort.accounting.sampler import WordArray
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.counter_noise import AVAILABLE as DRAWS_BATCHES
@@ -71,7 +72,6 @@ from dpcohort.engine.experiment import (
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import (
-    WordArray,
     draw_names,
     first_words,
     pad_batches,
@@ -283,7 +283,7 @@ class BatchedEngine(Engine):
 
     def _named_batches(self, cohorts: Sequence[Cohort], step: int) -> NamedBatches | None:
         """Batches for the device to draw; None where it cannot, and where one cannot be drawn."""
-        fixed = all(one.plan.contract.sampler == "fixed" for one in self._experiments)
+        fixed = all(one.plan.contract.sampler.has_constant_batches for one in self._experiments)
         batch_size = int(cohorts[0].batch_sizes[0])
         alike = all(np.all(cohort.batch_sizes == batch_size) for cohort in cohorts)
         if not (self._device.type == "cuda" and DRAWS_BATCHES and fixed and alike):
@@ -330,7 +330,7 @@ class BatchedEngine(Engine):
     def _uses_all_records(self, number: int, cohort: Cohort) -> bool:
         plan = self._experiments[number].plan
         rates = np.asarray(plan.sampling_rates)[cohort.clients]
-        return plan.contract.sampler == "poisson" and bool(np.all(rates == 1))
+        return plan.contract.sampler.takes_all(rates)
 
     def _joined_pass(
         self, numbers: tuple[int, ...], cohorts: Sequence[Cohort], orders: Sequence[IntArray],
@@ -340,7 +340,7 @@ class BatchedEngine(Engine):
         multiple = _WIDTH_MULTIPLE
         for number in numbers:
             plan = self._experiments[number].plan
-            fixed = plan.contract.sampler == "fixed" or self._uses_all_records(
+            fixed = plan.contract.sampler.has_constant_batches or self._uses_all_records(
                 number, cohorts[number]
             )
             if not fixed or np.ptp(plan.batch_sizes) > 0:  # a round is seldom as wide as another

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting.sampler import WordArray
 from dpcohort.engine.clipping import ClippedNetwork
 from dpcohort.engine.counter_noise import add_noise_, batch_keys
 from dpcohort.engine.experiment import ClientRecords
-from dpcohort.engine.randomness import WordArray, pad_batches
+from dpcohort.engine.randomness import pad_batches
 
 _COLUMNS = 6  # words a draw besides its rows
 

@@ -40,6 +40,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -48,12 +49,13 @@ from torch import Tensor, nn
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
 from dpcohort.accounting.distributed import common_lattice
+from dpcohort.accounting.sampler import Batches
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import Streams, draw_fixed_batches, draw_positions, noise_std
+from dpcohort.engine.randomness import Streams, draw_batches, draw_fixed_batches, noise_std
 from dpcohort.engine.rounds import (
     EngineState,
     Evaluator,
@@ -534,17 +536,21 @@ class Draw:
         """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
         if step == 0 and self.known_rows is not None:
             return self.known_rows
+        positions = self.batches(step)[slice(*self.part)]
+        return self.experiment.records.rows(self.client, positions)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """Its batches by local step: of private streams drawn once, when first asked. SENSITIVE."""
         plan = self.experiment.plan
-        positions = draw_positions(
+        return draw_batches(
             self.experiment.streams,
-            plan.contract.sampler,
+            plan.contract.sampler.over(plan.training.local_steps),
             size=int(plan.population.sizes[self.client]),
             rate=float(plan.sampling_rates[self.client]),
             batch_size=self.batch_size,
             **self.name,
-            step=step,
         )
-        return self.experiment.records.rows(self.client, positions[slice(*self.part)])
 
     def step_size(self, step: int) -> float:
         """Factor on its mean gradient."""
@@ -583,8 +589,9 @@ def cohort_rows(experiment: Experiment, cohort: Cohort, step: int) -> list[IntAr
     Batches of one size are drawn together, which takes half the time.
     """
     records, batch_size = experiment.records, int(cohort.batch_sizes[0])
-    fixed = experiment.plan.contract.sampler == "fixed" and experiment.streams.is_reproducible
-    if not fixed or np.any(cohort.batch_sizes != batch_size):
+    constant = experiment.plan.contract.sampler.has_constant_batches
+    alike = constant and not np.any(cohort.batch_sizes != batch_size)
+    if not (alike and experiment.streams.is_reproducible):
         return [Draw(experiment, 0, cohort, i).rows(step) for i in range(len(cohort))]
     names = np.stack([cohort.clients, cohort.draws], axis=1).tolist()
     sizes = np.asarray(experiment.plan.population.sizes)[cohort.clients]

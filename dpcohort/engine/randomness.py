@@ -13,14 +13,8 @@ entropy, so asking twice under one name gives two answers: a repeated computatio
 its noise, and nobody can predict a batch. It gives no floating-point noise, but keys: the noise of
 a key comes from a cryptographic stream, exactly, as integers (``lattice``).
 
-**Batches** are drawn the way the accountant was told (Algorithm 1, line 13). ``poisson``: each
-record is in the batch independently with probability r. The batch has any size from nothing to
-everything; it is never cut, so no overflow has to be accounted for. ``fixed``: B distinct records,
-every subset equally likely. In both the sum of clipped gradients is later divided by the public B,
-never by the number of records that happened to come. Private batches are drawn exactly
-(``draw_batch``), with no rounding to anybody's advantage: a record is used with probability
-floor(2^64 r) / 2^64 ≤ r, and a batch of fixed size is uniform, for keys that tie are drawn again.
-Batches of a simulation keep a form that rounds r up by at most 2^-53.
+**Batches** (Algorithm 1, line 13) are drawn by the sampler that the accountant was told of
+(:mod:`dpcohort.accounting.samplers`), from the words of one draw.
 
 **Noise** (Algorithm 1, line 17): on the *sum* of clipped gradients it has standard deviation z C in
 every coordinate, z the noise multiplier, so on the mean sigma_k = z C / B. Every step of every draw
@@ -33,23 +27,23 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number, whole_number
+from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
+from dpcohort.accounting.sampler import Batches, Sampler, WordArray
+from dpcohort.accounting.samplers import check_batch_size, smallest_keys
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.lattice import KEY_BYTES, Bytes
 from dpcohort.errors import InputError
 
 Purpose = Literal["batch", "noise", "merged noise"]
-WordArray = NDArray[np.uint64]
 
 _EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time
 _MT_STATE_WORDS = 624  # a Mersenne twister keeps 624 words of 32 bits
@@ -168,15 +162,15 @@ class Streams:
 
         Example:
             >>> streams = Streams.seeded(1)
-            >>> dice = streams.generator(round=0, client=0)
+            >>> rng = streams.generator(round=0, client=0)
             >>> there = streams.normal_(torch.empty(4), round=0, client=0)
-            >>> torch.equal(torch.empty(4).normal_(generator=dice), there)
+            >>> torch.equal(torch.empty(4).normal_(generator=rng), there)
             True
         """
         self._refuse_private()
-        dice = torch.Generator()
-        dice.set_state(_twister_state(self.words(purpose, _MT_STATE_WORDS // 2, **name)))
-        return dice
+        rng = torch.Generator()
+        rng.set_state(_twister_state(self.words(purpose, _MT_STATE_WORDS // 2, **name)))
+        return rng
 
     def add_normal_(
         self, out: Tensor, spread: float, *, purpose: Purpose = "noise", **name: int
@@ -288,61 +282,65 @@ def _twister_state(words: WordArray) -> Tensor:
     return state
 
 
-_WORD_TO_UNIT = 2.0**-53  # a float64 holds 53 of a word's 64 bits
+@dataclass(frozen=True)
+class DrawWords:
+    """The random words that make the batches of one draw.
+
+    Attributes:
+        streams: of the training.
+        name: round, client and draw.
+    """
+
+    streams: Streams
+    name: Mapping[str, int]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether every request is answered from entropy."""
+        return not self.streams.is_reproducible
+
+    def words(self, count: int, step: int) -> WordArray:
+        """So many words for one local step."""
+        return self.streams.words("batch", count, step=step, **self.name)
 
 
-def draw_positions(
+def draw_batches(
     streams: Streams,
-    sampler: str,
+    sampler: Sampler,
     *,
     size: int,
     rate: float,
     batch_size: int,
-    round: int,
-    client: int,
-    draw: int,
-    step: int,
-) -> IntArray:
-    """Positions, in increasing order, of the records one draw uses in one local step.
+    **name: int,
+) -> Batches:
+    """The batches of one draw: positions of records, in increasing order, of each local step.
+
+    Of private streams they are SENSITIVE, and new each time this is asked.
 
     Args:
         streams: where the random bits come from.
-        sampler: ``poisson`` or ``fixed``.
+        sampler: how batches are drawn.
         size: number of the client's records, |M_k|.
-        rate: probability that a record is used, r_k (``poisson``).
-        batch_size: number of records used, B (``fixed``).
-        round: global round t^g.
-        client: position of the client in the population.
-        draw: which of the client's draws in this round.
-        step: local step t^l.
+        rate: probability that a record is used in one step, r_k.
+        batch_size: the public B.
+        **name: round t^g, client (its position in the population), and which of its draws in this
+            round.
 
     Example:
-        >>> draw_positions(Streams.seeded(0), "fixed", size=5, rate=0.6, batch_size=3,
-        ...                round=0, client=0, draw=0, step=0).size
+        >>> from dpcohort.accounting.samplers import sampler_of
+        >>> batches = draw_batches(Streams.seeded(0), sampler_of("fixed"), size=5, rate=0.6,
+        ...                        batch_size=3, round=0, client=0, draw=0)
+        >>> batches(0).size
         3
     """
-    if not streams.is_reproducible:
-        return draw_batch(
-            sampler, records=size, rate=rate, batch_size=batch_size, source=streams.source
-        )
-    choice("sampler", sampler, ["poisson", "fixed"])
-    if sampler == "poisson" and rate == 1:  # every record, whatever the dice say
-        return np.arange(size, dtype=np.int64)
-    words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
-    if sampler == "poisson":
-        if not 0 <= rate <= 1:
-            raise InputError("rate", given=rate, allowed="a number from 0 to 1")
-        # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
-        uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
-        return np.flatnonzero(uniform < rate).astype(np.int64)
-    return _without_replacement(words, batch_size)
+    return sampler.draw(DrawWords(streams, name), size=size, rate=rate, batch_size=batch_size)
 
 
 def draw_fixed_batches(
     streams: Streams, names: Sequence[tuple[int, int]], sizes: IntArray, *, batch_size: int,
     round: int, step: int,
 ) -> IntArray:  # fmt: skip
-    """Positions [draws, B] of several draws' batches, as ``draw_positions`` gives them for each.
+    """Positions [draws, B] of several draws' batches, as ``FixedSize`` gives them for each.
 
     Args:
         streams: seeded.
@@ -355,56 +353,18 @@ def draw_fixed_batches(
     Example:
         >>> together = draw_fixed_batches(Streams.seeded(0), [(0, 0), (1, 0)], np.array([5, 7]),
         ...                               batch_size=3, round=0, step=0)
-        >>> alone = draw_positions(Streams.seeded(0), "fixed", size=7, rate=0.6, batch_size=3,
-        ...                        round=0, client=1, draw=0, step=0)
-        >>> bool((together[1] == alone).all())
+        >>> from dpcohort.accounting.samplers import sampler_of
+        >>> alone = draw_batches(Streams.seeded(0), sampler_of("fixed"), size=7, rate=0.6,
+        ...                      batch_size=3, round=0, client=1, draw=0)
+        >>> bool((together[1] == alone(0)).all())
         True
     """
-    _without_replacement(np.zeros(int(sizes.min()), dtype=np.uint64), batch_size)  # none too small
+    check_batch_size(batch_size, int(sizes.min()))
     # Keys beyond a client's records are the largest there are: they are never chosen.
     keys = np.full((len(names), int(sizes.max())), np.iinfo(np.uint64).max, dtype=np.uint64)
     for row, (client, draw), size in zip(keys, names, sizes.tolist(), strict=True):
         row[:size] = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
-    return _without_replacement(keys, batch_size)
-
-
-def draw_batch(
-    sampler: str, *, records: int, rate: float, batch_size: int, source: Bytes = os.urandom
-) -> IntArray:
-    """Positions of the records of one step, in increasing order. SENSITIVE.
-
-    Args:
-        sampler: ``poisson`` or ``fixed``.
-        records: |M|.
-        rate: r, for ``poisson``.
-        batch_size: B, for ``fixed``.
-        source: where random bytes come from; anything but the operating system is for tests.
-
-    Example:
-        >>> draw_batch("fixed", records=5, rate=0.6, batch_size=3).size
-        3
-    """
-    choice("sampler", sampler, ["poisson", "fixed"])
-    number("rate", rate, above=0, at_most=1)
-    whole_number("batch_size", batch_size, at_least=1, at_most=records)
-    while sampler == "fixed":  # keys that tie are drawn again
-        keys = np.frombuffer(source(8 * records), dtype="<u8")
-        if np.unique(keys).size == records:
-            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
-    threshold = int(Fraction(rate) * 2**64)
-    if threshold == 2**64:
-        return np.arange(records, dtype=np.int64)
-    words = np.frombuffer(source(8 * records), dtype="<u8")
-    return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
-
-
-def _without_replacement(words: WordArray, batch_size: int) -> IntArray:
-    if not 1 <= batch_size <= words.shape[-1]:
-        allowed = f"a whole number from 1 to the client's size {words.shape[-1]}"
-        raise InputError("batch_size", given=batch_size, allowed=allowed)
-    # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
-    chosen = np.argpartition(words, batch_size - 1, axis=-1)[..., :batch_size]
-    return np.sort(chosen, axis=-1).astype(np.int64, copy=False)
+    return smallest_keys(keys, batch_size)
 
 
 def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntArray, BoolArray]:

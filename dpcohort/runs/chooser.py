@@ -22,7 +22,7 @@ from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.randomness import draw_positions
+from dpcohort.engine.randomness import draw_batches
 from dpcohort.engine.rounds import one_thread_each
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
@@ -207,7 +207,7 @@ class ReportHandler:
     def _positions(self, round: int, k: int, terms: ReportTerms) -> IntArray | None:
         if not terms.mini_batch:
             return None
-        return draw_positions(
+        batches = draw_batches(
             self._streams,
             self._plan.contract.sampler,
             size=int(self._plan.population.sizes[k]),
@@ -216,8 +216,8 @@ class ReportHandler:
             round=round,
             client=k,
             draw=REPORT_DRAW,
-            step=0,
         )
+        return batches(0)
 
 
 class LossMeter:

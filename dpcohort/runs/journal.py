@@ -47,7 +47,7 @@ def journal_header(plan: Plan) -> dict[str, Any]:
         "schema": 1,
         "plan": plan.sha256,
         "local_steps": plan.training.local_steps,
-        "sampler": plan.contract.sampler,
+        "sampler": plan.contract.sampler.name,
         "neighbours": plan.contract.neighbours,
         **rule,
     }

@@ -528,7 +528,7 @@ def make_receipts(
             public=bool(population.public[k]),
             unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
             neighbours=plan.contract.neighbours,
-            sampler=plan.contract.sampler,
+            sampler=plan.contract.sampler.name,
             accountant=plan.contract.accountant,
             promised_epsilon=_known(population.epsilon[k]),
             delta=_known(population.delta[k]),

@@ -395,7 +395,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         "the rule": plan.rule,
         "settings of the rule": dict(plan.participation.settings),
         **{f"training.{name}": value for name, value in asdict(plan.training).items()},
-        **{f"privacy.{name}": value for name, value in asdict(plan.contract).items()},
+        **{f"privacy.{name}": value for name, value in plan.contract.settings().items()},
         "the number of clients": len(plan.population),
         "the seed of the schedule": plan.seed,
     }

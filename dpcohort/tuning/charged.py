@@ -246,7 +246,7 @@ def tune_charged(
 
 
 def _refuse_what_does_not_fit(config: Config) -> None:
-    if config.contract.accountant != "tight" or config.contract.sampler != "poisson":
+    if config.contract.accountant != "tight" or config.contract.sampler.name != "poisson":
         raise InputError.because(
             "charged tuning is proved for privacy.accountant = tight with sampler = poisson. "
             "Take --source none, which spends nothing, or change it."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adaptive rule of one's own: whoever was drawn least so far; nobody is asked for anything."""
+"""A user-defined adaptive rule: the clients drawn least so far; it asks for no reports."""
 
 from dataclasses import dataclass
 

@@ -116,6 +116,6 @@ def test_dp_accounting_is_only_imported_when_asked():
 
 
 def test_the_library_grid_is_bounded():
-    event = Event(noise_multiplier=1.0, sampling_rate=0.01, steps=100_000)
+    event = Event.of(noise_multiplier=1.0, sampling_rate=0.01, steps=100_000)
     spacing, least = events._spacing((event,), 1e-5)
     assert 0 < least < spacing

@@ -22,8 +22,8 @@ from dpcohort.accounting.events import Event, History, certify_epsilon, history_
 def test_they_agree(neighbours, z, rate, steps, report_z, report_rate, reports):
     history = History(
         (
-            Event(noise_multiplier=z, sampling_rate=rate, steps=steps, neighbours=neighbours),
-            Event(
+            Event.of(noise_multiplier=z, sampling_rate=rate, steps=steps, neighbours=neighbours),
+            Event.of(
                 noise_multiplier=report_z,
                 sampling_rate=report_rate,
                 steps=reports,
@@ -36,15 +36,15 @@ def test_they_agree(neighbours, z, rate, steps, report_z, report_rate, reports):
 
 
 def test_the_library_is_not_asked_where_it_is_not_sound():
-    fixed = History((Event(noise_multiplier=5.0, sampling_rate=0.1, steps=9, sampler="fixed"),))
+    fixed = History((Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9, sampler="fixed"),))
     assert history_epsilon(fixed, 1e-5) == fixed.epsilon(1e-5)
-    tiny = History((Event(noise_multiplier=5.0, sampling_rate=0.1, steps=9),))
+    tiny = History((Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9),))
     assert history_epsilon(tiny, 1e-12) == tiny.epsilon(1e-12)
 
 
 def test_steps_all_but_without_noise_hide_nothing_whatever_else_there_was():
-    usual = Event(noise_multiplier=5.0, sampling_rate=0.1, steps=9)
-    bare = Event(noise_multiplier=1e-8, sampling_rate=1.0, steps=1)
+    usual = Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9)
+    bare = Event.of(noise_multiplier=1e-8, sampling_rate=1.0, steps=1)
     both = History((usual, bare))
     assert both.epsilon(1e-5) >= History((bare,)).epsilon(1e-5) > 1e15
 
@@ -58,7 +58,7 @@ def _any_history(dice: random.Random, relation: str) -> History:
     rates = (1e-9, 1e-6, 1e-4, 0.01, 0.2, 0.9, 0.999999, 1 - 2**-53, 1.0, 1.0, 1.0)
     return History(
         tuple(
-            Event(
+            Event.of(
                 noise_multiplier=10 ** dice.uniform(-3, 3),
                 sampling_rate=dice.choice(rates),
                 steps=int(10 ** dice.uniform(0, 5)),
@@ -79,9 +79,9 @@ def test_every_history_has_an_epsilon_no_smaller_than_its_unsampled_steps(relati
         assert all(math.isfinite(one) for one in found), history
         assert 0 <= history.delta(min(found)) <= 1, history
         # steps without sampling alone are one Gaussian mechanism, whose δ is known exactly
-        whole = [event for event in history.events if event.sampling_rate == 1]
+        whole = [e for e in history.events if e.mechanism.sampling_rate == 1]
         width = 1.0 if relation == "zero-out" else 2.0
-        mu = width * math.sqrt(sum(one.steps / one.noise_multiplier**2 for one in whole))
+        mu = width * math.sqrt(sum(one.steps / one.mechanism.noise_multiplier**2 for one in whole))
         assert gaussian_delta(epsilon=min(found), mu=mu) <= delta * (1 + 1e-6), history
 
 
@@ -89,14 +89,14 @@ def test_every_history_has_an_epsilon_no_smaller_than_its_unsampled_steps(relati
 @pytest.mark.parametrize("z", [0.04, 0.11, 0.3])
 def test_all_records_with_little_noise_cost_what_one_gaussian_costs(z, steps):
     whole: dict = {"noise_multiplier": z, "steps": steps, "sampling_rate": 1.0}
-    exact = History((Event(**whole),)).epsilon(1e-5)
+    exact = History((Event.of(**whole),)).epsilon(1e-5)
     assert gaussian_delta(epsilon=exact, mu=math.sqrt(steps) / z) <= 1e-5
     assert gaussian_delta(epsilon=exact * (1 - 1e-9), mu=math.sqrt(steps) / z) > 1e-5
     for neighbours in ("zero-out", "replace-one"):
         second = certify_epsilon(**whole, delta=1e-5, neighbours=neighbours)
         ours = certify_epsilon(**whole, delta=1e-5, neighbours=neighbours, method="pld")
         assert second == pytest.approx(ours, rel=2e-3)
-    mixed = History((Event(**whole), Event(noise_multiplier=9.0, sampling_rate=0.1, steps=3)))
+    mixed = History((Event.of(**whole), Event.of(noise_multiplier=9.0, sampling_rate=0.1, steps=3)))
     assert exact <= mixed.epsilon(1e-5) <= exact * 1.02
 
 
@@ -105,8 +105,8 @@ def test_a_rate_next_to_one_is_no_better_than_one():
         near, one = (
             History(
                 (
-                    Event(noise_multiplier=0.5, sampling_rate=each, steps=7),
-                    Event(noise_multiplier=3.0, sampling_rate=0.2, steps=7),
+                    Event.of(noise_multiplier=0.5, sampling_rate=each, steps=7),
+                    Event.of(noise_multiplier=3.0, sampling_rate=0.2, steps=7),
                 )
             ).epsilon(1e-6)
             for each in (rate, 1.0)
@@ -115,13 +115,13 @@ def test_a_rate_next_to_one_is_no_better_than_one():
 
 
 def test_a_direction_that_hides_nothing_ends_the_question():
-    rare = Event(noise_multiplier=0.05, sampling_rate=1e-4, steps=749_671)
+    rare = Event.of(noise_multiplier=0.05, sampling_rate=1e-4, steps=749_671)
     assert History((rare,)).delta(10.0) == 1.0
 
 
 def test_outputs_that_are_told_apart_are_not_called_alike():
-    loud = Event(noise_multiplier=0.04, sampling_rate=1.0, steps=1)
-    quiet = Event(noise_multiplier=3.0, sampling_rate=0.2, steps=1)
+    loud = Event.of(noise_multiplier=0.04, sampling_rate=1.0, steps=1)
+    quiet = Event.of(noise_multiplier=3.0, sampling_rate=0.2, steps=1)
     assert History((loud, quiet)).delta(0.0) == 1.0
 
 
@@ -130,11 +130,11 @@ def test_accounting_that_fails_proves_nothing_and_raises_nothing(monkeypatch):
         raise FloatingPointError("no number")
 
     monkeypatch.setattr(accounting, "_library", fails)
-    event = Event(noise_multiplier=2.0, sampling_rate=0.123, steps=51)
+    event = Event.of(noise_multiplier=2.0, sampling_rate=0.123, steps=51)
     assert history_epsilon(History((event,)), 1e-5) == History((event,)).epsilon(1e-5)
-    truth = History((Event(noise_multiplier=2.0, sampling_rate=0.1239, steps=51),)).delta(1.0)
+    truth = History((Event.of(noise_multiplier=2.0, sampling_rate=0.1239, steps=51),)).delta(1.0)
     monkeypatch.setattr(accounting, "grid_epsilon", fails)
     monkeypatch.setattr(accounting, "grid_delta", fails)
-    other = History((Event(noise_multiplier=2.0, sampling_rate=0.124, steps=51),))
+    other = History((Event.of(noise_multiplier=2.0, sampling_rate=0.124, steps=51),))
     assert history_epsilon(other, 1e-5) == math.inf
     assert other.delta(1.0) > 10 * truth

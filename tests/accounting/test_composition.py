@@ -118,12 +118,12 @@ def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatc
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
     delta = grid_delta([(pair, 30)], 4.0)
     truth = exact_delta(pair, 30, 4.0)
-    exact = composition.on_grid
+    exact = LossPair.on_grid
 
-    def cut(pair, step, *, tail, lowest):  # far into the bulk of the tail
-        return exact(pair, step, tail=3e15 * tail, lowest=lowest)
+    def cut(self, step, *, tail, lowest):  # far into the bulk of the tail
+        return exact(self, step, tail=3e15 * tail, lowest=lowest)
 
-    monkeypatch.setattr(composition, "on_grid", cut)
+    monkeypatch.setattr(LossPair, "on_grid", cut)
     charged = grid_delta([(pair, 30)], 4.0)
     assert charged > delta > truth
     monkeypatch.setattr(composition, "beyond_grid", lambda steps: (0.0, 0.0))

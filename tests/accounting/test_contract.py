@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import events
-from dpcohort.accounting.contract import Contract, broadcast_fields, resolve_neighbours, whole_steps
+from dpcohort.accounting.contract import Contract, broadcast_fields, whole_steps
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.errors import InputError
 
 
 def test_default_contract_is_poisson_with_zero_out_neighbours():
     contract = Contract()
-    assert (contract.accountant, contract.sampler, contract.neighbours) == (
+    assert (contract.accountant, contract.sampler.name, contract.neighbours) == (
         "tight",
         "poisson",
         "zero-out",
@@ -24,9 +25,13 @@ def test_default_contract_is_poisson_with_zero_out_neighbours():
 def test_each_accountant_brings_its_own_sampler_and_neighbours():
     assert Contract.of("tight") == Contract()
     paper = Contract.of("paper")
-    assert (paper.sampler, paper.neighbours, paper.sensitivity) == ("fixed", "replace-one", 2.0)
+    assert (paper.sampler.name, paper.neighbours, paper.sensitivity) == (
+        "fixed",
+        "replace-one",
+        2.0,
+    )
     assert Contract.of("tight", sampler="fixed").neighbours == "replace-one"
-    assert Contract.of("tight", neighbours="replace-one").sampler == "poisson"
+    assert Contract.of("tight", neighbours="replace-one").sampler.name == "poisson"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,7 @@ def test_each_accountant_brings_its_own_sampler_and_neighbours():
         lambda: Contract(sampler="fixed", neighbours="zero-out"),
         lambda: Contract.of("tight", "fixed", "zero-out"),
         lambda: Contract.of("paper", neighbours="zero-out"),
-        lambda: resolve_neighbours("fixed", "zero-out"),
+        lambda: sampler_of("fixed").neighbours("zero-out"),
     ],
 )
 def test_a_mismatch_cannot_be_expressed(build):
@@ -80,7 +85,7 @@ def test_equal_clients_are_asked_once(monkeypatch):
     asked = []
 
     def answer(events, delta):
-        asked.append(events[0].noise_multiplier)
+        asked.append(events[0].mechanism.noise_multiplier)
         return asked[-1]
 
     monkeypatch.setattr(events, "composed_epsilon", answer)

@@ -15,7 +15,6 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import events
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.accounting.composition import LossPair
 from dpcohort.accounting.events import (
@@ -27,11 +26,12 @@ from dpcohort.accounting.events import (
     certify_epsilon,
     composed_epsilon,
 )
+from dpcohort.accounting.samplers import FixedSize, Poisson
 from dpcohort.errors import BudgetExceededError, InputError
 
-POISSON = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=40)
-OTHER = Event(noise_multiplier=3.0, sampling_rate=0.2, steps=60)
-FIXED = Event(noise_multiplier=4.0, sampling_rate=0.1, steps=10, sampler="fixed")
+POISSON = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=40)
+OTHER = Event.of(noise_multiplier=3.0, sampling_rate=0.2, steps=60)
+FIXED = Event.of(noise_multiplier=4.0, sampling_rate=0.1, steps=10, sampler="fixed")
 
 
 def test_two_equal_events_are_one_of_twice_the_steps():
@@ -43,7 +43,7 @@ def test_two_equal_events_are_one_of_twice_the_steps():
 
 
 def test_order_does_not_matter():
-    events = (POISSON, OTHER, Event(noise_multiplier=5.0, sampling_rate=1.0, steps=2))
+    events = (POISSON, OTHER, Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=2))
     spent = {History(order).epsilon(1e-5) for order in itertools.permutations(events)}
     assert len(spent) == 1
 
@@ -59,8 +59,8 @@ def test_mixed_spends_more_than_each_and_less_than_both_added():
 def test_mixed_without_subsampling_is_gaussian():
     history = History(
         (
-            Event(noise_multiplier=10.0, sampling_rate=1.0, steps=9),
-            Event(noise_multiplier=5.0, sampling_rate=1.0, steps=4),
+            Event.of(noise_multiplier=10.0, sampling_rate=1.0, steps=9),
+            Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=4),
         )
     )
     assert history.delta(1.0) == gaussian_delta(epsilon=1.0, mu=math.sqrt(9 / 100 + 4 / 25))
@@ -68,8 +68,8 @@ def test_mixed_without_subsampling_is_gaussian():
 
 def test_a_part_without_subsampling_joins_one_with():
     """A full-batch event as r = 1 (merged in closed form) and as r just below 1 (on the grid)."""
-    full = Event(noise_multiplier=6.0, sampling_rate=1.0, steps=5)
-    nearly = Event(noise_multiplier=6.0, sampling_rate=1 - 1e-9, steps=5)
+    full = Event.of(noise_multiplier=6.0, sampling_rate=1.0, steps=5)
+    nearly = Event.of(noise_multiplier=6.0, sampling_rate=1 - 1e-9, steps=5)
     merged = History((POISSON, full)).epsilon(1e-5)
     assert merged == pytest.approx(History((POISSON, nearly)).epsilon(1e-5), rel=3e-4)
 
@@ -125,7 +125,7 @@ def test_bad_files_are_refused(values, message):
 def test_bad_events_are_refused(change):
     good = {"noise_multiplier": 2.0, "sampling_rate": 0.1, "steps": 4}
     with pytest.raises(InputError):
-        Event(**{**good, **change})
+        Event.of(**{**good, **change})
 
 
 def test_events_and_histories_are_frozen():
@@ -143,7 +143,7 @@ class TestCalibrateRemaining:
         z = calibrate_remaining(past, epsilon=2.0, delta=1e-5, sampling_rate=0.2, steps=60)
 
         def total(noise):
-            more = Event(noise_multiplier=noise, sampling_rate=0.2, steps=60)
+            more = Event.of(noise_multiplier=noise, sampling_rate=0.2, steps=60)
             return past.append(more).delta(2.0)
 
         assert total(z) <= 1e-5
@@ -162,14 +162,14 @@ class TestCalibrateRemaining:
         case = {"sampling_rate": 1.0, "steps": 1}
         z = calibrate_remaining(History(), epsilon=200.0, delta=1e-5, **case)
         assert z < 0.1
-        spent = History((Event(noise_multiplier=z, **case),)).epsilon(1e-5)
+        spent = History((Event.of(noise_multiplier=z, **case),)).epsilon(1e-5)
         assert spent == pytest.approx(200.0, rel=1e-3)
 
     def test_a_client_that_dropped_out_needs_less_noise(self):
         planned = calibrate_remaining(
             History(), epsilon=1.0, delta=1e-5, sampling_rate=0.1, steps=100
         )
-        done = History((Event(noise_multiplier=planned, sampling_rate=0.1, steps=30),))
+        done = History((Event.of(noise_multiplier=planned, sampling_rate=0.1, steps=30),))
         rest = calibrate_remaining(done, epsilon=1.0, delta=1e-5, sampling_rate=0.1, steps=40)
         assert rest < 0.9 * planned
 
@@ -178,7 +178,7 @@ class TestCalibrateRemaining:
         z = calibrate_remaining(
             past, epsilon=3.0, delta=1e-5, sampling_rate=0.1, steps=20, sampler="fixed"
         )
-        more = Event(noise_multiplier=z, sampling_rate=0.1, steps=20, sampler="fixed")
+        more = Event.of(noise_multiplier=z, sampling_rate=0.1, steps=20, sampler="fixed")
         assert past.append(more).delta(3.0) <= 1e-5
 
     def test_a_spent_budget_is_refused_with_what_was_spent(self):
@@ -229,7 +229,7 @@ class TestAffordableSteps:
         assert fit > 0
 
         def total(steps):
-            more = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=steps)
+            more = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=steps)
             return past.append(more).delta(2.0)
 
         assert total(fit) <= 1e-5 < total(fit + 1)
@@ -406,7 +406,7 @@ class TestMutants:
         composed_epsilon.cache_clear()
 
     def epsilon(self, sampler, neighbours):
-        event = Event(
+        event = Event.of(
             noise_multiplier=self.Z,
             sampling_rate=self.R,
             steps=self.STEPS,
@@ -431,9 +431,7 @@ class TestMutants:
         assert self.epsilon("poisson", "zero-out") > self.lower("zero-out")
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            events,
-            "pairs_of_step",
-            lambda *_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
+            Poisson, "losses", lambda *_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),)
         )
         assert self.epsilon("poisson", "zero-out") < self.lower("zero-out")
 
@@ -442,9 +440,7 @@ class TestMutants:
         assert self.epsilon("fixed", "replace-one") > self.lower("zero-out", sensitivity=2.0)
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            events,
-            "pairs_of_step",
-            lambda *_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
+            FixedSize, "losses", lambda *_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),)
         )
         assert self.epsilon("fixed", "replace-one") < self.lower("zero-out", sensitivity=2.0)
 
@@ -452,9 +448,7 @@ class TestMutants:
         assert self.epsilon("poisson", "replace-one") > self.lower("replace-one")
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            events,
-            "pairs_of_step",
-            lambda *_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
+            Poisson, "losses", lambda *_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),)
         )
         assert self.epsilon("poisson", "replace-one") < self.lower("replace-one")
 

@@ -11,13 +11,10 @@ import pytest
 
 from dpcohort.accounting.composition import (
     LossPair,
-    distance_of,
     loss_at,
-    on_grid,
     output_at,
-    pairs_of_step,
-    sketched,
 )
+from dpcohort.accounting.samplers import SAMPLERS
 
 KINDS = ["remove", "add", "replace", "fixed"]
 PARAMETERS = [(0.1, 0.2), (2.0, 0.01), (1e-6, 1e-6), (5.0, 1e-5), (10.0, 0.9), (0.3, 1.0)]
@@ -80,7 +77,7 @@ def test_rounding_of_losses_is_covered_by_far(shift, rate):
         least = -most if rate == 1 else max(-most, math.log1p(-rate) * (1 - 1e-9))
         top = float(loss_at(pair, x)[-1])
         losses = np.linspace(least, top, 101)
-        slop = on_grid(pair, (top - least) / 100, tail=1e-18, lowest=least).slop
+        slop = pair.on_grid((top - least) / 100, tail=1e-18, lowest=least).slop
         for output, loss in zip(output_at(pair, losses), losses, strict=True):
             assert abs(exact(output) - loss) <= 0.2 * slop
 
@@ -92,7 +89,7 @@ def test_grid_is_never_below_the_exact_profile_and_close_to_it(kind, shift, rate
     top = float(loss_at(pair, np.array([shift + 6.0]))[0])
     step = top / 400
     lowest = max(float(loss_at(pair, np.array([-7.0]))[0]), -2000 * step)
-    grid = on_grid(pair, step, tail=1e-12, lowest=lowest)
+    grid = pair.on_grid(step, tail=1e-12, lowest=lowest)
     for point in (0.0, 0.3, 1.0, 40.0, 100.5, 200.0, 300.0):
         exact = float(exact_delta(pair, point * step))
         ours = grid_delta(grid, step, point * step)
@@ -106,7 +103,7 @@ def test_grid_is_never_below_the_exact_profile_and_close_to_it(kind, shift, rate
 def test_mass_of_p_is_one_and_of_q_at_most_one(kind):
     pair = LossPair(kind=kind, shift=0.7, rate=0.3)
     step = 0.01
-    grid = on_grid(pair, step, tail=1e-13, lowest=-20.0)
+    grid = pair.on_grid(step, tail=1e-13, lowest=-20.0)
     losses = step * (grid.first + np.arange(grid.mass.size))
     assert grid.mass.sum() + grid.infinity == pytest.approx(1, abs=1e-11)
     assert grid.mass @ np.exp(-losses) == pytest.approx(1, abs=1e-9)
@@ -116,7 +113,7 @@ def test_mass_of_p_is_one_and_of_q_at_most_one(kind):
 def test_a_mutant_that_forgets_the_infinity_mass_is_seen(kind):
     pair = LossPair(kind=kind, shift=2.0, rate=0.3)
     step = 0.001
-    grid = on_grid(pair, step, tail=1e-3, lowest=-20.0)
+    grid = pair.on_grid(step, tail=1e-3, lowest=-20.0)
     exact = float(exact_delta(pair, 1.0))
     assert grid_delta(grid, step, 1.0) >= exact
     assert grid_delta(grid, step, 1.0, infinity=False) < 0.999 * exact
@@ -124,8 +121,8 @@ def test_a_mutant_that_forgets_the_infinity_mass_is_seen(kind):
 
 def test_raising_low_losses_only_raises_delta():
     pair = LossPair(kind="replace", shift=1.0, rate=0.2)
-    whole = on_grid(pair, 0.01, tail=1e-12, lowest=-8.0)
-    cut = on_grid(pair, 0.01, tail=1e-12, lowest=-0.3)
+    whole = pair.on_grid(0.01, tail=1e-12, lowest=-8.0)
+    cut = pair.on_grid(0.01, tail=1e-12, lowest=-0.3)
     assert cut.first > whole.first
     assert cut.mass.sum() == pytest.approx(whole.mass.sum(), abs=1e-12)
     for epsilon in (-0.2, 0.0, 1.0):
@@ -137,16 +134,16 @@ def test_distance_is_delta_at_zero(kind):
     for shift, rate in PARAMETERS:
         pair = LossPair(kind=kind, shift=shift, rate=rate)
         exact = float(exact_delta(pair, 0.0))
-        assert exact * (1 - 1e-15) <= distance_of(pair) <= exact * (1 + 1e-12), pair
+        assert exact * (1 - 1e-15) <= pair.distance <= exact * (1 + 1e-12), pair
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sketch_has_the_moments_of_the_loss(kind):
     pair = LossPair(kind=kind, shift=1.3, rate=0.2)
     step = 0.002
-    grid = on_grid(pair, step, tail=1e-14, lowest=-30.0)
+    grid = pair.on_grid(step, tail=1e-14, lowest=-30.0)
     losses = step * (grid.first + np.arange(grid.mass.size))
-    loss, mass = sketched(pair, 1e-12)
+    loss, mass = pair.sketched(1e-12)
     assert mass.sum() == pytest.approx(1, abs=1e-9)
     for order in (0.5, 2.0):
         exact = grid.mass @ np.exp(order * losses)
@@ -155,9 +152,7 @@ def test_sketch_has_the_moments_of_the_loss(kind):
 
 def test_pairs_of_each_contract():
     def kinds(sampler, neighbours):
-        pairs = pairs_of_step(
-            noise_multiplier=2.0, sampling_rate=0.1, sampler=sampler, neighbours=neighbours
-        )
+        pairs = SAMPLERS[sampler].losses(2.0, 0.1, neighbours)
         return [(pair.kind, pair.shift) for pair in pairs]
 
     assert kinds("poisson", "zero-out") == [("remove", 0.5), ("add", 0.5)]
@@ -171,8 +166,8 @@ def test_replace_and_fixed_without_subsampling_are_the_gaussian_of_twice_the_shi
         LossPair(kind="replace", shift=1.0, rate=1.0),
         LossPair(kind="fixed", shift=2.0, rate=1.0),
     ):
-        ours = grid_delta(on_grid(other, 0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0)
+        ours = grid_delta(other.on_grid(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0)
         assert ours == pytest.approx(
-            grid_delta(on_grid(gaussian, 0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0), rel=1e-3
+            grid_delta(gaussian.on_grid(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0), rel=1e-3
         )
         assert math.isfinite(ours)

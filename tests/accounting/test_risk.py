@@ -18,7 +18,7 @@ RATES = (0.001, 0.01, 0.05, 0.4)
 
 
 def _history(noise: float, rate: float, steps: int, **more: object) -> History:
-    return History((Event(noise_multiplier=noise, sampling_rate=rate, steps=steps, **more),))
+    return History((Event.of(noise_multiplier=noise, sampling_rate=rate, steps=steps, **more),))
 
 
 def _gaussian_hits(alpha: float, mu: float) -> float:
@@ -59,9 +59,9 @@ def test_it_is_what_the_likelihood_ratio_test_reaches(noise, rate):
 
 
 def test_a_mixed_history_is_composed():
-    one = Event(noise_multiplier=20.0, sampling_rate=1.0, steps=10)
+    one = Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=10)
     both = attack_risk(
-        History((one, Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50))), delta=1e-5
+        History((one, Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50))), delta=1e-5
     )
     assert both.hits(0.05) > attack_risk(_history(2.0, 0.1, 50), delta=1e-5).hits(0.05) + 0.005
 

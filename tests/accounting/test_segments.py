@@ -21,7 +21,7 @@ def spent(epsilon: float, steps: int = 10, **more: object) -> History:
     """A history of so much at delta 1e-5."""
     settings = {"sampling_rate": 1.0, "steps": steps, **more}
     z = calibrate_remaining(History(), epsilon=epsilon, delta=1e-5, **settings)
-    return History((Event(noise_multiplier=z, **settings),))
+    return History((Event.of(noise_multiplier=z, **settings),))
 
 
 def segment(**histories: History) -> Segment:
@@ -120,7 +120,7 @@ def test_clients_alike_have_the_same_noise_and_the_papers_stays_where_it_is_enou
 
 
 def test_after_more_than_was_promised_no_noise_is_enough():
-    to_come = Event(noise_multiplier=5.0, sampling_rate=1.0, steps=10)
+    to_come = Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=10)
     with pytest.raises(BudgetExceededError, match=r"'north': .* 0 steps still fit"):
         noise_after("north", spent(2.0), to_come, epsilon=1.0, delta=1e-5)
 

@@ -112,7 +112,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
     for k in (0, 3):
         past = History(
             (
-                Event(
+                Event.of(
                     noise_multiplier=plan.reports.multipliers[k],
                     sampling_rate=1.0,
                     steps=int(plan.reports.caps[k]),

@@ -10,12 +10,13 @@ from scipy import stats
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort import Population, Training
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine import Streams
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.randomness import draw_positions
+from dpcohort.engine.randomness import draw_batches
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.runs.chooser import REPORT_DRAW, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.journal import Journal
@@ -314,10 +315,11 @@ def test_a_mini_batch_is_the_contracts_and_none_of_training(plan_of, sampler):
     else:
         assert len({chosen.size for chosen in seen.values()}) > 1
     for k, chosen in seen.items():
-        where = {"size": 30, "rate": 1 / 3, "batch_size": 10, "round": 0, "client": k, "step": 0}
-        training = draw_positions(streams, sampler, draw=0, **where)
+        where = {"size": 30, "rate": 1 / 3, "batch_size": 10, "round": 0, "client": k}
+        training = draw_batches(streams, SAMPLERS[sampler], draw=0, **where)(0)
         assert not np.array_equal(chosen, training)
-        assert np.array_equal(chosen, draw_positions(streams, sampler, draw=REPORT_DRAW, **where))
+        report = draw_batches(streams, SAMPLERS[sampler], draw=REPORT_DRAW, **where)(0)
+        assert np.array_equal(chosen, report)
 
 
 def test_a_rule_without_reports_is_not_asked(plan_of):

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.accounting.sampler import Sampler
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.audit import StepUnderTest, sensitivity
 from dpcohort.audit.under_test import GradientProbe, ScoredProbe
 from dpcohort.engine import batched, experiment, randomness, reference
@@ -64,7 +66,7 @@ def _replace_noise(broken: Callable[..., Any]) -> Fault:
 
 def _replace_batches(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(experiment, "draw_positions", broken)
+        patch.setattr(experiment, "draw_batches", broken)
 
     return apply
 
@@ -92,24 +94,24 @@ def _noise_at_first_step(out: Any, streams: Any, **name: int) -> Any:
     return standard_noise_(out, streams, **name) if name["step"] == 0 else out.zero_()
 
 
-def _swapped(streams: Any, sampler: str, **rest: Any) -> Any:
-    other = "fixed" if sampler == "poisson" else "poisson"
-    return randomness.draw_positions(streams, other, **rest)
+def _swapped(streams: Any, sampler: Sampler, **rest: Any) -> Any:
+    other = SAMPLERS["fixed" if sampler.name == "poisson" else "poisson"]
+    return randomness.draw_batches(streams, other, **rest)
 
 
-def _shuffled_epochs(streams: Any, sampler: str, **rest: Any) -> Any:
+def _shuffled_epochs(streams: Any, sampler: Sampler, **rest: Any) -> Any:
     size, batch, at = rest["size"], rest["batch_size"], 2 * rest["round"] + rest["draw"]
     each = max(1, size // batch)
     order = np.random.default_rng(at // each).permutation(size)
-    return np.sort(order[(at % each) * batch :][:batch])
+    return lambda step: np.sort(order[(at % each) * batch :][:batch])
 
 
-def _always_the_first(streams: Any, sampler: str, **rest: Any) -> Any:
-    return np.arange(rest["batch_size"])
+def _always_the_first(streams: Any, sampler: Sampler, **rest: Any) -> Any:
+    return lambda step: np.arange(rest["batch_size"])
 
 
-def _batch_once_a_round(streams: Any, sampler: str, **rest: Any) -> Any:
-    return randomness.draw_positions(streams, sampler, **(rest | {"draw": 0}))
+def _batch_once_a_round(streams: Any, sampler: Sampler, **rest: Any) -> Any:
+    return randomness.draw_batches(streams, sampler, **(rest | {"draw": 0}))
 
 
 def _clip_mean(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def ledger(terminal, tmp_path, terms):
     terminal("ledger", "init", path, "--dataset", "ward", "--epsilon", 1.5, "--delta", 1e-5)
     terminal("ledger", "accept", path, "--dataset", "ward", "--run", "[red]", "--terms", terms)
     with ClientLedger(path) as opened:
-        step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
         key = DrawKey(dataset="ward", run="[red]", round=0, draw=0)
         opened.reserve(key, step, clip=1.0)
         opened.release(key, b"noisy")
@@ -95,7 +95,7 @@ def test_a_letter_of_all_runs(terminal, tmp_path, terms, across_runs):
     cap = ("--dataset", "ward", "--epsilon", 2.5, "--delta", 1e-5, "--across-runs", across_runs)
     terminal("ledger", "init", path, *cap)
     terminal("ledger", "accept", path, "--dataset", "ward", "--run", "may", "--terms", terms)
-    step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+    step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
     with ClientLedger(path) as opened:
         for round in range(3):
             key = DrawKey(dataset="ward", run="may", round=round, draw=0)
@@ -105,7 +105,7 @@ def test_a_letter_of_all_runs(terminal, tmp_path, terms, across_runs):
     # Composed: the three steps that were counted. Summed: all that the begun run may still do.
     risk = promised_risk(epsilon=2.0, delta=1e-5)
     if across_runs == "composed":
-        risk = attack_risk(History((replace(step, steps=3),)), delta=1e-5)
+        risk = attack_risk(History((replace(step, count=3),)), delta=1e-5)
     assert f"<strong>{math.ceil(1000 * risk.hits(0.05)) / 10:.1f} %</strong>" in text
     assert "3 of 60" in text
     assert "dpcohort ledger verify" in text

@@ -51,7 +51,7 @@ def test_an_edited_ledger_is_noticed(terminal, run):
 def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     page = tmp_path / "letter.html"
     receipt = terminal.json("receipt", run, "b", "--letter", page)
-    steps = Event(
+    steps = Event.of(
         noise_multiplier=receipt["noise_multiplier"],
         sampling_rate=receipt["sampling_rate"],
         steps=receipt["spent_steps"],

@@ -109,10 +109,9 @@ def test_what_if_is_checked_like_anything_else(population: Population):
         population.with_budget("soth", PUBLIC)
 
 
-def test_batches_and_rates(population: Population):
+def test_batches(population: Population):
     training = Training(batch_size=60)
     np.testing.assert_array_equal(population.batches(training), [60, 30, 60])
-    np.testing.assert_array_equal(population.sampling_rates(training), [0.1, 0.1, 0.6])
     with pytest.raises(InputError, match="'open' has 100 records"):
         population.batches(Training(batch_size=101))
 

@@ -112,7 +112,8 @@ def test_the_papers_figure(tmp_path: Path):
     config = loaded(tmp_path, "paper-figure")
     population = config.population()
     assert population == loaded(tmp_path, "paper-mnist").population()
-    rates = population.sampling_rates(config.training)
+    batches = population.batches(config.training)
+    rates = config.contract.sampler.rates(population.sizes, batches)
     np.testing.assert_allclose(rates, 0.1, atol=0.5 / population.sizes.min())
     assert (config.contract.accountant, config.noise_model) == ("paper", "paper")
 

@@ -76,7 +76,7 @@ def trained(noise: float, *, size: int = 300, steps: int = 12, **options):
 )
 def test_both_accountings_of_one_history_agree(steps):
     ours = History(
-        tuple(Event(noise_multiplier=z, sampling_rate=q, steps=n) for z, q, n in steps)
+        tuple(Event.of(noise_multiplier=z, sampling_rate=q, steps=n) for z, q, n in steps)
     ).epsilon(DELTA)
     prv, rdp = PRVAccountant(), RDPAccountant()
     prv.history = rdp.history = steps
@@ -107,8 +107,8 @@ def test_a_plan_feeds_opacus_and_the_ledger_gets_the_plans_epsilon_back(plan, tm
 def test_what_happened_is_counted_above_the_cap_and_ends_all_spending(tmp_path):
     done = History(
         (
-            Event(noise_multiplier=1.0, sampling_rate=0.1, steps=60),
-            Event(noise_multiplier=0.8, sampling_rate=0.1, steps=60),
+            Event.of(noise_multiplier=1.0, sampling_rate=0.1, steps=60),
+            Event.of(noise_multiplier=0.8, sampling_rate=0.1, steps=60),
         )
     )
     with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
@@ -117,7 +117,7 @@ def test_what_happened_is_counted_above_the_cap_and_ends_all_spending(tmp_path):
         assert not receipt.holds
         assert receipt.certified_epsilon == pytest.approx(done.epsilon(DELTA))
         assert [run["run"] for run in receipt.runs] == ["old.1", "old.2"]
-        step = Event(noise_multiplier=500.0, sampling_rate=0.1, steps=1)
+        step = Event.of(noise_multiplier=500.0, sampling_rate=0.1, steps=1)
         ledger.accept("ward", "new", RunTerms.of_event(step, clip=1.0, delta=DELTA))
         with pytest.raises(LifetimeCapError):
             ledger.reserve(DrawKey(dataset="ward", run="new", round=0, draw=0), step, clip=1.0)
@@ -129,7 +129,7 @@ def test_what_happened_is_counted_above_the_cap_and_ends_all_spending(tmp_path):
 
 
 def test_a_second_training_of_the_same_name_and_length_is_never_dropped(tmp_path):
-    done = History((Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
+    done = History((Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
     told = {"clip": 1.0, "delta": DELTA}
     with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
         ledger.register("ward", LifetimeCap(epsilon=9.0, delta=DELTA))
@@ -148,7 +148,7 @@ def test_a_second_training_of_the_same_name_and_length_is_never_dropped(tmp_path
 
 def test_a_recording_that_broke_off_is_finished_under_its_id(tmp_path, monkeypatch):
     done = History(
-        tuple(Event(noise_multiplier=z, sampling_rate=0.1, steps=60) for z in (2.0, 3.0))
+        tuple(Event.of(noise_multiplier=z, sampling_rate=0.1, steps=60) for z in (2.0, 3.0))
     )
     told = {"clip": 1.0, "delta": DELTA, "training": "a1"}
     with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
@@ -169,11 +169,11 @@ def test_a_recording_that_broke_off_is_finished_under_its_id(tmp_path, monkeypat
 
 
 def test_a_run_with_little_noise_leaves_the_ledger_usable(tmp_path):
-    loud = Event(noise_multiplier=0.1, sampling_rate=1.0, steps=1)
+    loud = Event.of(noise_multiplier=0.1, sampling_rate=1.0, steps=1)
     with ClientLedger.create(tmp_path / "ward.ledger") as ledger:
         ledger.register("ward", LifetimeCap(epsilon=200.0, delta=DELTA))
         ledger.record("ward", "loud", History((loud,)), clip=1.0, delta=DELTA)
-        step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
         ledger.accept("ward", "quiet", RunTerms.of_event(step, clip=1.0, delta=DELTA))
         ledger.reserve(DrawKey(dataset="ward", run="quiet", round=0, draw=0), step, clip=1.0)
         assert ledger.affordable_draws("ward", "quiet") == 0

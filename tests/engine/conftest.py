@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.engine import ClientRecords, ClippedNetwork
 from dpcohort.planning.noise import DistributedNoise, LocalNoise
 
@@ -56,7 +57,7 @@ def stand_in_plan(
             clip=clip,
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
-        contract=SimpleNamespace(sampler=sampler),
+        contract=SimpleNamespace(sampler=sampler_of(sampler)),
         population=SimpleNamespace(
             sizes=count,
             epsilon=np.full(count.shape, 1.0),

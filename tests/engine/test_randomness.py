@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.engine.randomness import (
     Streams,
     _twister_state,
-    draw_batch,
-    draw_positions,
+    draw_batches,
     noise_std,
     pad_batches,
     standard_noise_,
@@ -133,10 +135,16 @@ def test_words_are_those_of_a_fresh_generator() -> None:
 def draw(
     sampler: str, round: int, *, size: int = 20, rate: float = 0.3, batch: int = 6
 ) -> np.ndarray:
-    return draw_positions(
-        Streams.seeded(0), sampler, size=size, rate=rate, batch_size=batch,
-        round=round, client=0, draw=0, step=0,
+    batches = draw_batches(
+        Streams.seeded(0), sampler_of(sampler), size=size, rate=rate, batch_size=batch,
+        round=round, client=0, draw=0,
     )  # fmt: skip
+    return batches(0)
+
+
+def private(sampler: str, source: Any, **settings: Any) -> np.ndarray:
+    streams = Streams(None, source)
+    return draw_batches(streams, sampler_of(sampler), **settings, round=0, client=0, draw=0)(0)
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed"])
@@ -180,10 +188,10 @@ def test_every_name_has_a_batch_of_its_own(sampler: str) -> None:
     names = [(r, c, d, t) for r in range(2) for c in range(2) for d in range(2) for t in range(2)]
     batches = {
         tuple(
-            draw_positions(
-                Streams.seeded(0), sampler, size=400, rate=0.5, batch_size=200,
-                round=r, client=c, draw=d, step=t,
-            )
+            draw_batches(
+                Streams.seeded(0), sampler_of(sampler), size=400, rate=0.5, batch_size=200,
+                round=r, client=c, draw=d,
+            )(t)
         )
         for r, c, d, t in names
     }  # fmt: skip
@@ -215,7 +223,7 @@ def test_poisson_includes_each_record_at_its_rate(keystream):
     source = keystream("p")
     seen = np.zeros((2000, 50), np.int64)
     for row in seen:
-        row[draw_batch("poisson", records=50, rate=0.3, batch_size=15, source=source)] = 1
+        row[private("poisson", source, size=50, rate=0.3, batch_size=15)] = 1
     assert stats.binomtest(int(seen.sum()), seen.size, 0.3).pvalue > 1e-4
     sizes = seen.sum(1)
     assert sizes.var() == pytest.approx(50 * 0.3 * 0.7, rel=0.15)  # independent, not a fixed size
@@ -224,16 +232,16 @@ def test_poisson_includes_each_record_at_its_rate(keystream):
 
 def test_the_rate_is_rounded_down():
     words = np.array([2**62 - 1, 2**62], dtype="<u8").tobytes()
-    found = draw_batch("poisson", records=2, rate=0.25, batch_size=1, source=lambda size: words)
+    found = private("poisson", lambda size: words, size=2, rate=0.25, batch_size=1)
     assert found.tolist() == [0]
     third = int(1 / 3 * 2**64)  # the float below 1/3: its own value, nothing more
     words = np.array([third - 1, third], dtype="<u8").tobytes()
-    found = draw_batch("poisson", records=2, rate=1 / 3, batch_size=1, source=lambda size: words)
+    found = private("poisson", lambda size: words, size=2, rate=1 / 3, batch_size=1)
     assert found.tolist() == [0]
 
 
 def test_rate_one_takes_everything():
-    found = draw_batch("poisson", records=4, rate=1.0, batch_size=4, source=lambda size: b"")
+    found = private("poisson", lambda size: b"", size=4, rate=1.0, batch_size=4)
     assert found.tolist() == [0, 1, 2, 3]
 
 
@@ -241,32 +249,32 @@ def test_fixed_batches_are_uniform_subsets(keystream):
     source = keystream("f")
     counts = dict.fromkeys(combinations(range(5), 3), 0)
     for _ in range(4000):
-        found = draw_batch("fixed", records=5, rate=0.6, batch_size=3, source=source)
+        found = private("fixed", source, size=5, rate=0.6, batch_size=3)
         counts[tuple(found.tolist())] += 1
     assert stats.chisquare(list(counts.values())).pvalue > 1e-4
 
 
 def test_tied_keys_are_drawn_again():
     answers = iter([np.array([1, 1, 0]), np.array([5, 1, 3])])
-    found = draw_batch(
-        "fixed",
-        records=3,
-        rate=1.0,
-        batch_size=2,
-        source=lambda size: next(answers).astype("<u8").tobytes(),
-    )
+    source = lambda size: next(answers).astype("<u8").tobytes()  # noqa: E731
+    found = private("fixed", source, size=3, rate=1.0, batch_size=2)
     assert found.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"sampler": "shuffle"}, {"rate": 0.0}, {"rate": 1.1}, {"batch_size": 0}, {"batch_size": 6}],
+    [
+        {"sampler": "shuffle"},
+        {"sampler": "poisson", "rate": 1.1},
+        {"batch_size": 0},
+        {"batch_size": 6},
+    ],
     ids=str,
 )
 def test_what_cannot_be_drawn_is_refused(changes):
-    settings = {"sampler": "poisson", "records": 5, "rate": 0.5, "batch_size": 2, **changes}
+    settings = {"sampler": "fixed", "size": 5, "rate": 0.5, "batch_size": 2, **changes}
     with pytest.raises(InputError):
-        draw_batch(settings.pop("sampler"), **settings)
+        private(settings.pop("sampler"), os.urandom, **settings)
 
 
 def test_noise_on_the_mean_is_z_c_over_b() -> None:

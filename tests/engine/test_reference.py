@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import dpcohort.engine.reference
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.engine import Experiment, Optimiser, ReferenceEngine, Streams, evaluator_on
 from dpcohort.engine.clipping import CLIP_SLACK
-from dpcohort.engine.randomness import draw_positions
+from dpcohort.engine.randomness import draw_batches
 
 
 def test_it_stays_short() -> None:
@@ -28,15 +29,16 @@ def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
     expected = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     update = torch.zeros_like(expected)
     for draw in (0, 1):
-        name = {"round": 0, "client": 1, "draw": draw, "step": 0}
-        positions = draw_positions(streams, "poisson", size=5, rate=0.4, batch_size=2, **name)
+        name = {"round": 0, "client": 1, "draw": draw}
+        sampling = {"size": 5, "rate": 0.4, "batch_size": 2}
+        positions = draw_batches(streams, SAMPLERS["poisson"], **sampling, **name)(0)
         total = torch.zeros_like(expected)
         for x, y in zip(*records.gather(records.rows(1, positions)), strict=True):
             model.zero_grad()
             nn.functional.cross_entropy(model(x[None]), y[None]).backward()
             gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
             total += gradient / max(1.0, float(gradient.norm()) / (0.3 * (1 - CLIP_SLACK)))
-        noise = streams.normal_(torch.empty_like(expected), **name)
+        noise = streams.normal_(torch.empty_like(expected), **name, step=0)
         update += 0.1 * (total / 2 + 2.0 * 0.3 / 2 * noise) / 2
     engine = ReferenceEngine(model, [Experiment(plan=plan, records=records, streams=streams)])
     state = engine.initial_states()[0]

@@ -339,7 +339,7 @@ class GuardByHeart:
                 "sampling_rate": float(plan.sampling_rates[k]),
                 "batch_size": int(plan.batch_sizes[k]),
                 "local_steps": plan.training.local_steps,
-                "sampler": plan.contract.sampler,
+                "sampler": plan.contract.sampler.name,
                 "neighbours": plan.contract.neighbours,
                 "draws": int(plan.counts[k]),
                 "rounds": plan.training.rounds,
@@ -611,7 +611,7 @@ def make_ledger(folder: Path) -> None:
         **terms, rounds=60, draws=20, least_noise_multiplier=2.0, sampler="poisson"
     )
     path = folder / "client.ledger"
-    step = named("Event")(noise_multiplier=2.5, sampling_rate=0.1, steps=2)
+    step = named("Event").of(noise_multiplier=2.5, sampling_rate=0.1, steps=2)
     with named("ClientLedger").create(path) as ledger:
         for dataset, across, mark in (("ward", "summed", "a"), ("lab", "composed", "b")):
             cap = named("LifetimeCap")(

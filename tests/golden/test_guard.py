@@ -65,7 +65,7 @@ def test_a_kept_ledger_is_exported_to_the_byte(make, ledger):
 
 
 def test_a_kept_ledger_counts_on(make, ledger):
-    step = make.named("Event")(noise_multiplier=2.5, sampling_rate=0.1, steps=2)
+    step = make.named("Event").of(noise_multiplier=2.5, sampling_rate=0.1, steps=2)
     with make.named("ClientLedger")(ledger) as opened:
         entries = opened.head[0]
         sent = make.named("DrawKey")(dataset="ward", run="spring", round=1, draw=0)

@@ -94,7 +94,7 @@ def test_what_deserves_a_warning_is_said():
     shown = " ".join(_shown(lifted).split())
     assert f"{int(lifted.noise.lifted.sum())} lifted from the paper's noise" in shown
     assert "delta is at least 1/size for 2 clients" in shown
-    past = History((Event(noise_multiplier=20.0, sampling_rate=0.1, steps=3),))
+    past = History((Event.of(noise_multiplier=20.0, sampling_rate=0.1, steps=3),))
     before = Segment(plan="", ledger="", rounds=3, source="seed", spent={"a": past})
     later = make_plan(people, once, selection="uniform", before=[before], seed=0)
     assert "goes on after 1 run with 3 rounds" in " ".join(_shown(later).split())

@@ -122,9 +122,9 @@ class Story:
             spent[name] = History(tuple(event for event in events if event.steps))
             honest = plan.noise.honest
             for event in spent[name].events:
-                assert event.sampling_rate == 1.0
+                assert event.mechanism.sampling_rate == 1.0
                 moved = 1 if contract.neighbours == "zero-out" else 2
-                square = event.steps * moved**2 / event.noise_multiplier**2
+                square = event.steps * moved**2 / event.mechanism.noise_multiplier**2
                 self.squares[name] += square
                 self.alone[name] += honest * square
         self.segments.append(

@@ -108,7 +108,7 @@ def done_in(folder, client: str) -> list[Event]:
     k = plan.population.index_of(client)
     steps = int(journal.draws[k])
     noise, rate = float(plan.noise_multipliers[k]), float(plan.sampling_rates[k])
-    made = Event(noise_multiplier=noise, sampling_rate=rate, steps=steps) if steps else None
+    made = Event.of(noise_multiplier=noise, sampling_rate=rate, steps=steps) if steps else None
     return [] if made is None else [made]
 
 

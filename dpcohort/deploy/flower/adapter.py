@@ -2,7 +2,7 @@
 """The one place that knows Flower: its messages, its grid, its two kinds of app.
 
 Flower moves quickly, so everything used of it stands here and is held by a contract test. It is
-imported when first needed, and told before to send no telemetry and to look for no updates.
+imported with this module alone, and told before to send no telemetry and to look for no updates.
 """
 
 from __future__ import annotations
@@ -17,12 +17,48 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.flower.exchange import Answer, pause
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
-#: What keeps Flower from calling out; set for every process that is started.
+#: What keeps Flower from calling out; set for this process, and for every one that is started.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+os.environ.update(QUIET)  # before it is imported, which reads them
+try:
+    import flwr
+    from flwr.app import Array as Array
+    from flwr.app import ArrayRecord as ArrayRecord
+    from flwr.app import ConfigRecord as ConfigRecord
+    from flwr.app import Error as Error
+    from flwr.app import Message as Message
+    from flwr.app import RecordDict as RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common.constant import ErrorCode
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import Result as Result
+    from flwr.serverapp.strategy import Strategy as Strategy
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        pull_and_inflate_object_from_tree,
+        pull_objects,
+        push_objects,
+    )
+    from flwr.supercore.run import RunNotRunningException
+    from flwr.superlink.grid import http_grid
+    from flwr.supernode.fleet_http_connection import http_request_response
+except ImportError as error:
+    raise InputError.because(
+        "a federation over machines needs Flower, which is not installed in a version that has "
+        f'what is used of it ({error}). Get it with: python -m pip install "dpcohort[flower]"'
+    ) from None
 #: Versions the contract test was run against: at least, and below.
 SUPPORTED = ((1, 41), (1, 43))
 
@@ -36,25 +72,16 @@ _SHORT = 1 << 20
 _PART_WAIT = 0.05
 
 
-def flower_version() -> str:
-    """The version of Flower that is installed.
+def checked_version(version: str) -> str:
+    """A version of Flower, if this adapter was written for it.
 
     Raises:
-        InputError: none is, or one that this adapter was not written for.
+        InputError: it was not.
 
     Example:
-        >>> flower_version().split(".")[0]
-        '1'
+        >>> checked_version("1.41.2")
+        '1.41.2'
     """
-    os.environ.update(QUIET)
-    try:
-        import flwr
-    except ModuleNotFoundError:
-        raise InputError.because(
-            "Flower is not installed; a federation over machines needs it. "
-            'Get it with: python -m pip install "dpcohort[flower]"'
-        ) from None
-    version = str(flwr.__version__)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     low, high = SUPPORTED
     if not low <= numbers < high:
@@ -67,6 +94,10 @@ def flower_version() -> str:
     return version
 
 
+#: The version of Flower that is installed.
+FLOWER_VERSION = checked_version(str(flwr.__version__))
+
+
 class FlowerGrid:
     """Flower's grid as a transport.
 
@@ -77,10 +108,6 @@ class FlowerGrid:
     """
 
     def __init__(self, grid: Any, *, by_key: bool = True) -> None:
-        flower_version()
-        from flwr.supercore.inflatable.inflatable_utils import pull_objects
-        from flwr.superlink.grid import http_grid
-
         # The grid has no setting for it.
         vars(http_grid)["pull_objects"] = partial(pull_objects, initial_backoff=_PART_WAIT)
         self._grid, self._by_key = grid, by_key
@@ -100,8 +127,6 @@ class FlowerGrid:
         self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
     ) -> Sequence[str]:
         """Send messages; one that Flower would not take has an empty name."""
-        from flwr.app import Message
-
         posted = [
             Message(self._content(body, group), node, "train", ttl=ttl, group_id=group)
             for node, body in messages
@@ -111,7 +136,7 @@ class FlowerGrid:
 
     def _content(self, body: bytes, group: str) -> Any:
         """What a message of this exchange holds."""
-        return _record(body)
+        return record_of(body)
 
     def pull(self, names: Sequence[str]) -> Sequence[Answer]:
         """The answers there are; errors come from the SuperLink, so only their message is known."""
@@ -124,7 +149,7 @@ class FlowerGrid:
                 answers.append((name, None, words))
                 continue
             try:
-                answers.append((name, _body(message.content), ""))
+                answers.append((name, body_of(message.content), ""))
             except Exception:  # written by another program: it may be anything
                 answers.append((name, None, "the answer is not one of dpcohort's client app"))
         return answers
@@ -133,8 +158,6 @@ class FlowerGrid:
 @lru_cache(maxsize=1 << 16)
 def _fingerprint(public: bytes) -> str:
     """Of a public key as Flower gives it; empty where there is none, or one of another kind."""
-    from dpcohort.deploy.flower.certificates import key_fingerprint
-
     try:
         return key_fingerprint(public)
     except InputError:
@@ -143,9 +166,6 @@ def _fingerprint(public: bytes) -> str:
 
 def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
     """A ServerApp that calls ``run(grid, run_config)``."""
-    flower_version()
-    from flwr.serverapp import ServerApp
-
     app = ServerApp()
 
     @app.main()
@@ -157,16 +177,12 @@ def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
 
 def make_client_app(carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes]) -> Any:
     """A ClientApp that answers each message with ``carry(body, node_config, run_config)``."""
-    flower_version()
-    from flwr.app import Message
-    from flwr.clientapp import ClientApp
-
     app = ClientApp()
 
     @app.train()
     def train(message: Any, context: Any) -> Any:
-        body = carry(_body(message.content), dict(context.node_config), dict(context.run_config))
-        return Message(_record(body), reply_to=message)
+        body = carry(body_of(message.content), dict(context.node_config), dict(context.run_config))
+        return Message(record_of(body), reply_to=message)
 
     return app
 
@@ -198,13 +214,6 @@ def serve_node(
         FileFormatError: the key is no key of a node, or the certificate is none.
         DpcohortError: the SuperLink is there and does not answer as it should.
     """
-    flower_version()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.supercore.run import RunNotRunningException
-    from flwr.supernode.fleet_http_connection import http_request_response
-
     try:
         certificate, secret = authority.read_bytes(), key.read_bytes()
     except OSError as error:
@@ -242,18 +251,6 @@ def serve_node(
 
 def _serve(carry: Callable[[bytes], bytes], link: Sequence[Any], head: Any, tree: Any) -> None:
     """Fetch the parts of a message, answer it, and send the parts of the answer."""
-    from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_all_nested_objects,
-        get_object_tree,
-        no_object_id_recompute,
-    )
-    from flwr.supercore.inflatable.inflatable_utils import (
-        pull_and_inflate_object_from_tree,
-        push_objects,
-    )
-
     _, _, send, _, _, pull_object, push_object, confirm = link
     run = head.metadata.run_id
     message = pull_and_inflate_object_from_tree(
@@ -265,7 +262,7 @@ def _serve(carry: Callable[[bytes], bytes], link: Sequence[Any], head: Any, tree
     )
     message.metadata.__dict__["_message_id"] = tree.object_id
     try:
-        reply = Message(_record(carry(_body(message.content))), reply_to=message)
+        reply = Message(record_of(carry(body_of(message.content))), reply_to=message)
     except Exception as error:  # whatever the message is, the node goes on
         words = f"{type(error).__name__}: {str(error)[:300]}"
         code = int(ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
@@ -281,21 +278,20 @@ def _serve(carry: Callable[[bytes], bytes], link: Sequence[Any], head: Any, tree
         )
 
 
-def _record(body: bytes) -> Any:
+def record_of(body: bytes) -> Any:
     """Bytes as a record.
 
     Each part of a record is a call of its own at the SuperLink. A short body is one part; a long
     one is an array, which has more, and which Flower sends in pieces, so that any model passes.
     """
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
     if len(body) <= _SHORT:
         return RecordDict({_RECORD: ConfigRecord({_BODY: body})})
     array = Array(np.frombuffer(body, dtype=np.uint8))
     return RecordDict({_RECORD: ArrayRecord({_BODY: array})})
 
 
-def _body(content: Any) -> bytes:
+def body_of(content: Any) -> bytes:
+    """The bytes of a record."""
     body = content[_RECORD][_BODY]
     if isinstance(body, bytes):
         return body

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpcohort.deploy.flower.adapter import FlowerGrid, make_client_app, make_server_app
+from dpcohort.deploy.flower.client_app import carry
+from dpcohort.deploy.flower.federation import Federation
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import exhausted
 from dpcohort.plain_text import visible
-
-if TYPE_CHECKING:
-    from dpcohort.round_record import RoundRecord
-    from dpcohort.runs.run import Run
+from dpcohort.round_record import RoundRecord
+from dpcohort.runs.run import Run
 
 
 def server_app() -> Any:
@@ -30,8 +30,6 @@ def server_app() -> Any:
 
 def client_app() -> Any:
     """The ClientApp: a client app between the server's messages and the client's guard."""
-    from dpcohort.deploy.flower.client_app import carry
-
     return make_client_app(carry)
 
 
@@ -65,8 +63,7 @@ def told(error: Exception) -> Exception:
 
 
 def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
-    from dpcohort.deploy.flower.federation import Federation
-    from dpcohort.deploy.flower.rounds import federate
+    from dpcohort.deploy.flower.rounds import federate  # loads torch, and clients have this module
 
     path = str(run_config.get("federation", ""))
     if not path:

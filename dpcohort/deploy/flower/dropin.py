@@ -44,7 +44,19 @@ from torch import nn
 
 from dpcohort.atomic_file import owner_only
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.adapter import FlowerGrid, _body, _record, flower_version
+from dpcohort.deploy.flower.adapter import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    FlowerGrid,
+    Message,
+    RecordDict,
+    Result,
+    Strategy,
+    body_of,
+    record_of,
+)
 from dpcohort.deploy.flower.apps import RoundPrinter, told
 from dpcohort.deploy.flower.exchange import Exchange
 from dpcohort.deploy.flower.federation import (
@@ -64,7 +76,7 @@ from dpcohort.deploy.guard.files import GuardedData, check_records, identity_bes
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import Batches, LocalTraining, layout_of
+from dpcohort.deploy.guard.training import LocalTraining, Sampling, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine.clipping import FlatLayout
@@ -159,8 +171,6 @@ class _Arrays:
 
     def beside(self) -> dict[str, Any]:
         """The layout as records of a message."""
-        from flwr.app import Array, ArrayRecord, ConfigRecord
-
         said = [[name, list(one.shape), one.dtype.name] for name, one in self.like.items()]
         fixed = {name: Array(one) for name, one in self.like.items() if not _is_trained(one)}
         records: dict[str, Any] = {_LAYOUT: ConfigRecord({"arrays": json.dumps(said)})}
@@ -205,8 +215,6 @@ class _Arrays:
 
     def record(self, vector: NDArray[Any]) -> Any:
         """A vector as the app's arrays, in their own types and order."""
-        from flwr.app import Array, ArrayRecord
-
         trained = {
             name: vector[place].reshape(tuple(shape))
             for name, (place, shape) in self.places.places.items()
@@ -257,7 +265,6 @@ class PrivacyMod:
         records: Callable[[Any], Records] | None = None,
         network: Callable[[], nn.Module] | None = None,
     ) -> None:
-        flower_version()
         if (records is None) != (network is None):
             raise InputError.because(
                 "records and network go together: give PrivacyMod both or none."
@@ -271,10 +278,8 @@ class PrivacyMod:
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Answer a message, as Flower calls a mod."""
-        from flwr.app import Error, Message
-
         try:
-            body = _body(message.content)
+            body = body_of(message.content)
         except Exception:  # written by another program: it may be anything
             body = b""
         if str(message.metadata.message_type) != "train" or not body:
@@ -287,7 +292,7 @@ class PrivacyMod:
             answers = self._answers(body, message, context, call_next)
         except RefusedError as refused:
             answers = [refused.refusal]
-        return Message(_record(b"".join(map(encode, answers))), reply_to=message)
+        return Message(record_of(b"".join(map(encode, answers))), reply_to=message)
 
     def _answers(self, body: bytes, message: Any, context: Any, call_next: Any) -> list[Any]:
         others = [name for name in _mods_around(self, call_next) if name in _NOISY]
@@ -375,18 +380,16 @@ class _WholeUpdate:
         self.layout = layout_of(self._arrays.module)
 
     def update(
-        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+        self, parameters: Vector, lattice: Lattice, sampling: Sampling, step_sizes: Sequence[float]
     ) -> Vector:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        return noisy_update(moved, lattice, scale=alpha / batches[2])
+        return noisy_update(moved, lattice, scale=alpha / sampling[2])
 
     def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
         """What the app's own training makes of the parameters; None where it failed."""
-        from flwr.app import RecordDict
-
         message, asked = self._message, self._message.content
         try:
             message.content = RecordDict(
@@ -517,11 +520,9 @@ class _Nodes(FlowerGrid):
 
     def _content(self, body: bytes, group: str) -> Any:
         """Our words, with what the app is told beside them."""
-        from flwr.app import ConfigRecord, RecordDict
-
         number = {"server-round": int(group) + 1} if group.isdecimal() else {}
         config = ConfigRecord({**self._config, **number})
-        return RecordDict({**_record(body), **self._beside, _CONFIG: config})
+        return RecordDict({**record_of(body), **self._beside, _CONFIG: config})
 
 
 class PrivacyAwareStrategy:
@@ -567,9 +568,6 @@ class PrivacyAwareStrategy:
         aggregation: str = "mean",
         quorum: float = 0.5,
     ) -> None:
-        flower_version()
-        from flwr.serverapp.strategy import Strategy
-
         Strategy.register(type(self))  # one of Flower's own kind, without loading it beforehand
         if isinstance(plan, str | Path):
             plan = Plan.load(plan)
@@ -623,8 +621,6 @@ class PrivacyAwareStrategy:
             InputError: a client is missing, one is there that the plan does not know, or an owner's
                 terms do not cover the plan; nothing is spent then.
         """
-        from flwr.serverapp.strategy import Result
-
         rounds = self.plan.training.rounds
         try:
             if num_rounds not in (None, rounds):

@@ -166,7 +166,6 @@ class GuardTrainer:
         enough = len(rows) >= self._federation.quorum * len(cohort)
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
         write_exchange(self._run, summary, self._receipts)
-        self._keep(one for reply in replies.values() for one in reply.signatures)
         if not enough:
             return [None]
         came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
@@ -314,7 +313,7 @@ class GuardTrainer:
             "run": self._federation.run,
             "plan": self._plan.sha256,
             "round": round,
-            "sampler": self._plan.contract.sampler,
+            "sampler": self._plan.contract.sampler.name,
             "neighbours": self._plan.contract.neighbours,
             "model": self._model,
             "layout": self._layout,
@@ -339,6 +338,7 @@ class GuardTrainer:
                 reply.losses = dict.fromkeys(draws[client], heard[client].reason)
             if reply.receipt is not None:
                 self._receipts[client] = reply.receipt
+            self._keep(reply.signatures)
         return replies, heard
 
     def _names(self, cohort: Cohort) -> list[str]:

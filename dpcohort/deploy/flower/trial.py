@@ -36,11 +36,12 @@ from numpy.typing import NDArray
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
-from dpcohort.deploy.flower.adapter import QUIET, flower_version
+from dpcohort.deploy.flower.adapter import FLOWER_VERSION, QUIET
 from dpcohort.deploy.flower.federation import drawn_clients
 from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.guard.files import write_secret
 from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.ledger import read_state
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
@@ -525,7 +526,6 @@ def run_demo(
         DpcohortError: something failed; logs are kept and named.
     """
     began = time.monotonic()
-    version = flower_version()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
     (port,) = free_ports(1)
@@ -535,7 +535,7 @@ def run_demo(
     plan = settings["plan"]
     say(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
-        f"draws (Flower {version})"
+        f"draws (Flower {FLOWER_VERSION})"
     )
     for sentence in plan.noise.assumptions(plan.contract, plan.training.cohort_size):
         say(sentence)
@@ -582,8 +582,6 @@ def run_demo(
 
 def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, int]]:
     """Draws planned, and counted by each client's own ledger."""
-    from dpcohort.deploy.ledger import read_state
-
     found = {}
     told = read_json(out / "client-ledgers.json")
     for client in federation.clients:

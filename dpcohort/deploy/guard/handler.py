@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpcohort._version import __version__
 from dpcohort.accounting.events import Event
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.guard.protocol import (
     PROTOCOL,
@@ -47,19 +48,16 @@ from dpcohort.deploy.guard.protocol import (
     Shares,
 )
 from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
 from dpcohort.deploy.secure_aggregation import Card, Identity, MaskedRound, Member
 from dpcohort.deploy.secure_aggregation.protocol import sealed_bytes
 from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 
-if TYPE_CHECKING:
-    from dpcohort.deploy.guard.training import LocalTraining
-
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
-_SAME_RATE = 1e-12
 #: Bytes of a request's hash; and of that of a masked vector with its signature.
 _DIGEST, _SIGNATURE = 32, 96
 
@@ -295,18 +293,19 @@ class GuardHandler:
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
         terms = _terms_of(request, accepted)
-        batches = (terms.sampler, terms.sampling_rate, self._batch_size(terms))
+        sampler = sampler_of(terms.sampler)
+        sampling = (sampler, terms.sampling_rate, self._batch_size(terms))
         if accepted.reports is not None and isinstance(request, ReportRequest):
             asked = accepted.reports.asked
-            return self._trainer.report(request.vector, lattice, batches, asked).tobytes()
+            return self._trainer.report(request.vector, lattice, sampling, asked).tobytes()
         if isinstance(request, MaskedRequest):
             member, distributed = self._round(request, accepted)
-            noisy = self._trainer.noisy_sum(request.vector, lattice, batches)
+            noisy = self._trainer.noisy_sum(request.vector, lattice, sampling)
             masked = member.mask(distributed, noisy)
             vector = masked.vector.astype("<u8").tobytes()
             return bytes.fromhex(masked.signature) + vector + masked.sealed
         steps = request.step_sizes
-        return self._trainer.update(request.vector, lattice, batches, steps).tobytes()
+        return self._trainer.update(request.vector, lattice, sampling, steps).tobytes()
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
@@ -323,8 +322,8 @@ class GuardHandler:
 
     def _batch_size(self, terms: RunTerms) -> int:
         """B of a run: the rate times the records, which must be a whole number."""
-        size = round(terms.sampling_rate * self.records)
-        if size < 1 or abs(size / self.records - terms.sampling_rate) > _SAME_RATE:
+        size = sampler_of(terms.sampler).batch_size(terms.sampling_rate, self.records)
+        if size is None:
             raise RefusedError(
                 "terms",
                 f"the accepted rate {terms.sampling_rate:.12g} is no whole number of this "
@@ -379,7 +378,9 @@ class GuardHandler:
         named = request.model_dump(include={"run", "round", "draw"})
         key = DrawKey(dataset=self.terms.dataset, **named)
         said = {"noise_multiplier", "sampling_rate", "sampler", "neighbours"}
-        event = Event(**request.model_dump(include=said), steps=request.local_steps)
+        numbers = request.model_dump(include=said)
+        sampler = sampler_of(numbers.pop("sampler")).over(request.local_steps)
+        event = Event.of(**numbers, sampler=sampler, steps=request.local_steps)
         terms.check_request(event, clip=request.clip, round=request.round)
         return key, event, _lattice(request, accepted)
 

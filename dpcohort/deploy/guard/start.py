@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpcohort.accounting.distributed import bits_of_sums
+from dpcohort.accounting.samplers import sampler_of
 from dpcohort.atomic_file import write_text
 from dpcohort.consent import CodeFile, code_of, is_allowed_by, keep_allowance, typed
 from dpcohort.deploy.formats import replace
@@ -36,6 +36,7 @@ from dpcohort.deploy.guard.files import (
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
@@ -44,10 +45,7 @@ from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member, co
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
-from dpcohort.tasks import Task
-
-if TYPE_CHECKING:
-    from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.tasks import Task, made_up_targets
 
 #: A draw on a busy machine may take this many times as long as the one that was measured.
 _SLOWER = 2.0
@@ -83,7 +81,7 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     runs = {one.run: one.run_terms(records) for one in terms.runs}
     for one in terms.runs:
         if one.pool is not None:
-            most = records if one.sampler == "poisson" else one.batch_size
+            most = int(sampler_of(one.sampler).largest_batch(*np.array([records, one.batch_size])))
             _check_lattice(one.pool, runs[one.run], most)
     return runs
 
@@ -169,8 +167,6 @@ def open_guard(
     records = load_data(data, terms.model, terms.normalisation, terms.table)
     runs = check_terms(terms, len(records))
     identity = check_identity(terms)
-    from dpcohort.deploy.guard.training import LocalTraining
-
     _consented(terms.model, ledger, None if file is None else Path(file).parent)
     if terms.model.weights:
         check_unwritable(terms.model.weights, "weights")
@@ -296,9 +292,6 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
         ...                      model=model, allowed_users=(65534,)))
         650
     """
-    from dpcohort.deploy.guard.training import LocalTraining
-    from dpcohort.tasks import made_up_targets
-
     if data is None:
         inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
         data = GuardedData(inputs, made_up_targets(terms.model.predicts, 2).numpy(), "")
@@ -311,7 +304,7 @@ def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
     """How long one noisy step over all records takes, at made-up parameters; it is not kept."""
     made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
     lattice, started = Lattice(1.0, 1.0), time.perf_counter()
-    trainer.update(made_up, lattice, ("poisson", 1.0, records), [1.0])
+    trainer.update(made_up, lattice, (sampler_of("poisson"), 1.0, records), [1.0])
     return time.perf_counter() - started
 
 

@@ -19,14 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
+from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.samplers import SamplerName
 from dpcohort.data.dataset import Normalisation, affine_map
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
@@ -54,11 +55,9 @@ from dpcohort.limits import (
     MOST_CLASSES,
     MOST_INPUT_VALUES,
 )
+from dpcohort.plan import Plan
 from dpcohort.tasks import Task
 from dpcohort.text_files import toml_value
-
-if TYPE_CHECKING:
-    from dpcohort.plan import Plan
 
 #: Comments of lines that the commented terms leave out and a plan's say.
 _COMMENTS = {
@@ -275,7 +274,7 @@ class AcceptedRun(Format):
     rounds: Natural
     draws: Natural
     least_noise_multiplier: Positive | None = None
-    sampler: Sampler = "poisson"
+    sampler: SamplerName = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting.sampler import Batches, Sampler
 from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.protocol import Vector
@@ -36,7 +37,7 @@ from dpcohort.engine.clipping import (
 from dpcohort.engine.clipping.per_example import example_loss
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice, add_rounded_gaussian_
-from dpcohort.engine.randomness import draw_batch
+from dpcohort.engine.randomness import Streams, draw_batches
 from dpcohort.engine.rounds import one_thread_each
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
@@ -45,7 +46,7 @@ from dpcohort.runs.chooser import lattice_units
 from dpcohort.tasks import check_own_loss, made_up_targets
 
 #: How batches are drawn: the sampler, the rate r, and the public size B that sums are divided by.
-Batches = tuple[str, float, int]
+Sampling = tuple[Sampler, float, int]
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _LARGEST = float(np.finfo(np.float32).max)
@@ -107,7 +108,9 @@ class LocalTraining:
         >>> data = GuardedData(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]), "")
         >>> training = LocalTraining(ModelTerms(name="logistic", input_shape=(2,), classes=2), data)
         >>> weights, lattice = np.zeros(6, np.float32), Lattice(2.0, 1.0)
-        >>> update = training.update(weights, lattice, ("poisson", 0.5, 2), [0.1])
+        >>> from dpcohort.accounting.samplers import sampler_of
+        >>> sampling = sampler_of("poisson"), 0.5, 2
+        >>> update = training.update(weights, lattice, sampling, [0.1])
         >>> update.shape, str(update.dtype)
         ((6,), 'float32')
     """
@@ -176,24 +179,24 @@ class LocalTraining:
 
     @one_thread_each()
     def update(
-        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+        self, parameters: Vector, lattice: Lattice, sampling: Sampling, step_sizes: Sequence[float]
     ) -> Vector:
         """The difference w - w' after one noisy step for each step size (Algorithm 1, lines 9-19).
 
         Only what ``release`` gives comes from records, and it has its noise; the rest is arithmetic
         on it and on public numbers.
         """
-        moved, batch_size = np.zeros(self.dimension), batches[2]
-        for alpha in step_sizes:
-            batch = self._batch(batches)
+        moved, batch_size = np.zeros(self.dimension), sampling[2]
+        batches = self._batches(sampling, local_steps=len(step_sizes))
+        for step, alpha in enumerate(step_sizes):
             weights = _as_float32(parameters - moved)
-            total = self._clipped_sum(weights, lattice, batch, batch_size)
+            total = self._clipped_sum(weights, lattice, batches(step), batch_size)
             key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
             moved += lattice.release(total, key, scale=scale).numpy()
         return _as_float32(moved)
 
     @one_thread_each()
-    def noisy_sum(self, parameters: Vector, lattice: Lattice, batches: Batches) -> IntArray:
+    def noisy_sum(self, parameters: Vector, lattice: Lattice, sampling: Sampling) -> IntArray:
         """The clipped gradients of one batch and one share of noise, as integers. SENSITIVE.
 
         The share alone does not keep the promise: only under masks may they leave.
@@ -201,10 +204,10 @@ class LocalTraining:
         Args:
             parameters: of the model.
             lattice: of the cohort; its noise multiplier is that of the share alone.
-            batches: how the batch is drawn.
+            sampling: how the batch is drawn.
         """
-        batch = self._batch(batches)
-        total = self._clipped_sum(parameters, lattice, batch, batches[2])
+        batch = self._batches(sampling)(0)
+        total = self._clipped_sum(parameters, lattice, batch, sampling[2])
         noisy: IntArray = add_rounded_gaussian_(
             total, lattice.exponent, self._source(KEY_BYTES)
         ).numpy()
@@ -212,27 +215,34 @@ class LocalTraining:
 
     @one_thread_each()
     def report(
-        self, parameters: Vector, lattice: Lattice, batches: Batches, asked: ReportTerms
+        self, parameters: Vector, lattice: Lattice, sampling: Sampling, asked: ReportTerms
     ) -> Vector:
         """The noisy mean of a clipped statistic, less half of its range: one number.
 
         Args:
             parameters: of the model.
             lattice: of the noise; its clip is half of the statistic's range.
-            batches: how the batch is drawn; the rate 1 looks at all records.
+            sampling: how the batch is drawn; the rate 1 looks at all records.
             asked: the statistic and its bound.
         """
-        batch, batch_size = self._batch(batches), batches[2]
+        batch, batch_size = self._batches(sampling)(0), sampling[2]
         losses = self._isolated.losses(torch.from_numpy(parameters), *self._records(batch))
         total = lattice_units(losses, asked, lattice.unit).sum()[None]
         key = self._source(KEY_BYTES)
         return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
 
-    def _batch(self, batches: Batches) -> IntArray:
-        """Records of one step. SENSITIVE."""
-        sampler, rate, batch_size = batches
-        records, source = len(self._data), self._source
-        return draw_batch(sampler, records=records, rate=rate, batch_size=batch_size, source=source)
+    def _batches(self, sampling: Sampling, local_steps: int = 1) -> Batches:
+        """Records of each step of one draw. SENSITIVE."""
+        sampler, rate, batch_size = sampling
+        return draw_batches(
+            Streams(None, self._source),
+            sampler.over(local_steps),
+            size=len(self._data),
+            rate=rate,
+            batch_size=batch_size,
+            round=0,
+            client=0,
+        )
 
     def _clipped_sum(
         self, weights: Vector, lattice: Lattice, batch: IntArray, size: int

@@ -60,7 +60,7 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         >>> ledger.accept("ward-7", "spring", RunTerms(epsilon=2.0, delta=1e-5, clip=1.0,
         ...     sampling_rate=0.1, local_steps=1, rounds=60, draws=60, least_noise_multiplier=2.0))
         >>> key = DrawKey(dataset="ward-7", run="spring", round=0, draw=0)
-        >>> step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        >>> step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
         >>> ledger.reserve(key, step, clip=1.0)         # counted on disk; now compute
         >>> ledger.release(key, b"the noisy update")    # stored; now send
         >>> ledger.output(key)                          # send again: the same bytes
@@ -227,7 +227,7 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             >>> folder = tempfile.TemporaryDirectory()
             >>> ledger = ClientLedger.create(Path(folder.name) / "ward.ledger")
             >>> ledger.register("ward-7", LifetimeCap(epsilon=2.0, delta=1e-5))
-            >>> done = History((Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
+            >>> done = History((Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
             >>> receipt = ledger.record("ward-7", "autumn", done, clip=1.0, delta=1e-5)
             >>> round(receipt.certified_epsilon, 2), receipt.holds
             (1.81, True)

@@ -16,8 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
 
-from dpcohort.accounting.contract import Neighbours
-from dpcohort.accounting.events import Event, History, affordable_steps
+from dpcohort.accounting.events import Event, History, Mechanism, affordable_steps
+from dpcohort.accounting.sampler import Neighbours
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
@@ -51,14 +51,13 @@ def counted_relation(cap: LifetimeCap, draws: Draws) -> Neighbours:
 
 def composed(cap: LifetimeCap, draws: Draws) -> History:
     """All draws and reports as one history, equal steps of different runs taken together."""
-    steps: Counter[Event] = Counter()
+    uses: Counter[Mechanism] = Counter()
     relation = counted_relation(cap, draws)
     for terms, *counts in draws:
         for event in terms.history(*counts).events if any(counts) else ():
-            step = replace(event, steps=1, neighbours=relation)
-            steps[step] += event.steps
-    kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
-    return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
+            uses[replace(event.mechanism, neighbours=relation)] += event.count
+    mechanisms = sorted(uses, key=lambda one: one.sort_key)
+    return History(tuple(Event(one, uses[one]) for one in mechanisms))
 
 
 def fits_cap(cap: LifetimeCap, draws: Draws) -> bool:
@@ -208,7 +207,7 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
         delta=cap.delta,
         noise_multiplier=terms.least_noise_multiplier,
         sampling_rate=terms.sampling_rate,
-        sampler=terms.sampler,
+        sampler=terms.drawn_by,
         neighbours=relation,
         at_most=left,
     )

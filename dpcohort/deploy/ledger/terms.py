@@ -13,21 +13,20 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import number, whole_number
-from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.distributed import agreeing_members
 from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.sampler import Neighbours, Sampler
+from dpcohort.accounting.samplers import SamplerName, sampler_of
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import BudgetExceededError, InputError
-
-if TYPE_CHECKING:
-    from dpcohort.plan import Plan
+from dpcohort.plan import Plan
 
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
@@ -55,7 +54,7 @@ def _check_hex(field: str, value: Any, allowed: str, *, digits: int = 64) -> Non
 
 def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
     sampler = info.data.get("sampler")  # not there if it was refused itself
-    return None if sampler is None else resolve_neighbours(sampler, value)
+    return None if sampler is None else sampler_of(sampler).neighbours(value)
 
 
 #: The neighbouring relation of a run: the one given, or the natural one of its ``sampler``.
@@ -269,7 +268,7 @@ def asked_of(plan: Plan, k: int) -> dict[str, Any]:
         "rounds": plan.training.rounds,
         "draws": int(plan.counts[k]),
         "least_noise_multiplier": float(plan.noise_multipliers[k]),
-        "sampler": plan.contract.sampler,
+        "sampler": plan.contract.sampler.name,
         "neighbours": plan.contract.neighbours,
     }
 
@@ -315,7 +314,7 @@ class RunTerms(Format):
     rounds: Natural
     draws: Natural
     least_noise_multiplier: Positive
-    sampler: Sampler = "poisson"
+    sampler: SamplerName = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None
@@ -358,40 +357,48 @@ class RunTerms(Format):
             )
         return cls(**asked_of(plan, k), sampling_rate=float(plan.sampling_rates[k]))
 
+    @property
+    def drawn_by(self) -> Sampler:
+        """How the batches of one draw are made."""
+        return sampler_of(self.sampler).over(self.local_steps)
+
     def charge(self, draws: int) -> Event:
         """What this many draws are charged: their steps at the least noise of the terms."""
-        return Event(
+        return Event.of(
             noise_multiplier=self.least_noise_multiplier,
             sampling_rate=self.sampling_rate,
             steps=draws * self.local_steps,
-            sampler=self.sampler,
+            sampler=self.drawn_by,
             neighbours=self.neighbours,
         )
 
     @classmethod
     def of_event(cls, event: Event, *, clip: float, delta: float) -> RunTerms:
-        """Terms of one draw that is these steps, closed at their certified epsilon.
+        """Terms of draws that are these steps, closed at their certified epsilon.
+
+        There is one draw, or as many as the sampler's uses where it draws several steps together.
 
         Example:
-            >>> done = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60)
+            >>> done = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=60)
             >>> round(RunTerms.of_event(done, clip=1.0, delta=1e-5).epsilon, 2)
             1.81
         """
-        found = History((event,)).epsilon(delta)
-        epsilon = max(found, _SMALLEST_EPSILON)
+        epsilon = max(History((event,)).epsilon(delta), _SMALLEST_EPSILON)
         while History((event,)).delta(epsilon) > delta:  # both are bounds, each with its rounding
             epsilon *= 1 + 1e-6
+        mechanism = event.mechanism
+        draws = event.count if mechanism.sampler.is_joint else 1
         return cls(
             epsilon=epsilon,
             delta=delta,
             clip=clip,
-            sampling_rate=event.sampling_rate,
-            local_steps=event.steps,
-            rounds=1,
-            draws=1,
-            least_noise_multiplier=event.noise_multiplier,
-            sampler=event.sampler,
-            neighbours=event.neighbours,
+            sampling_rate=mechanism.sampling_rate,
+            local_steps=event.steps // draws,
+            rounds=draws,
+            draws=draws,
+            least_noise_multiplier=mechanism.noise_multiplier,
+            sampler=mechanism.sampler.name,
+            neighbours=mechanism.neighbours,
         )
 
     @property
@@ -468,17 +475,18 @@ class RunTerms(Format):
             next_step = "The client's owner accepted these terms; a server cannot change them."
             return InputError(field, given=asked, allowed=allowed, next_step=next_step)
 
+        mechanism = event.mechanism
         for field, asked, accepted in (
-            ("sampling_rate", event.sampling_rate, self.sampling_rate),
+            ("sampling_rate", mechanism.sampling_rate, self.sampling_rate),
             ("steps", event.steps, self.local_steps),
-            ("sampler", event.sampler, self.sampler),
-            ("neighbours", event.neighbours, self.neighbours),
+            ("sampler", mechanism.sampler.name, self.sampler),
+            ("neighbours", mechanism.neighbours, self.neighbours),
         ):
             if asked != accepted:
                 raise refused(field, asked, f"{accepted!r} as accepted")
-        if event.noise_multiplier < self.least_noise_multiplier:
+        if mechanism.noise_multiplier < self.least_noise_multiplier:
             allowed = f"at least {self.least_noise_multiplier:g} as accepted"
-            raise refused("noise_multiplier", event.noise_multiplier, allowed)
+            raise refused("noise_multiplier", mechanism.noise_multiplier, allowed)
         if number("clip", clip, above=0) > self.clip:
             raise refused("clip", clip, f"at most {self.clip:g} as accepted")
         if round >= self.rounds:

@@ -306,8 +306,7 @@ def _tight(plan: Plan, clients: IntArray, epsilon: FloatArray, steps: IntArray) 
             delta=plan.population.delta[clients],
             sampling_rate=plan.sampling_rates[clients],
             steps=steps,
-            sampler=plan.contract.sampler,
-            neighbours=plan.contract.neighbours,
+            **plan.contract.sampling(plan.training.local_steps),
         )
     )
 

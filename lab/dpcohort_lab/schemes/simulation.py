@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpcohort.accounting import Contract
 from dpcohort.aggregation import Cohort, Mean
 from dpcohort.config import Config
 from dpcohort.engine import (
     Arrived,
     ClippedNetwork,
     EngineState,
-    draw_positions,
+    draw_batches,
     evaluator_on,
     per_example_gradients,
     train_rounds,
@@ -149,17 +150,17 @@ class Simulation:
 
         ``client`` = len(self) draws from the records of all clients.
         """
-        return draw_positions(
+        batches = draw_batches(
             self.streams,
-            "fixed" if batch_size else "poisson",
+            Contract.of("tight", "fixed" if batch_size else "poisson").sampler,
             size=self.total_size if client == len(self) else int(self.sizes[client]),
             rate=rate,
             batch_size=batch_size,
             round=round,
             client=client,
             draw=0,
-            step=step,
         )
+        return batches(step)
 
     @torch.no_grad()
     def clipped_sum(

@@ -127,7 +127,7 @@ class FakeGuard:
             "sampling_rate": float(plan.sampling_rates[k]),
             "batch_size": int(plan.batch_sizes[k]),
             "local_steps": plan.training.local_steps,
-            "sampler": plan.contract.sampler,
+            "sampler": plan.contract.sampler.name,
             "neighbours": plan.contract.neighbours,
             "draws": int(plan.counts[k]),
             "rounds": plan.training.rounds,

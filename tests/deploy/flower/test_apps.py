@@ -87,10 +87,10 @@ def test_a_run_folder_is_needed(small, capsys):
 
 def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
     app = apps.client_app()
-    from dpcohort.deploy.flower.adapter import _body, _record
+    from dpcohort.deploy.flower.adapter import body_of, record_of
 
     letter = hello_message("lab", run="spring")
-    message = flwr_app.Message(_record(letter), 7, "train")
+    message = flwr_app.Message(record_of(letter), 7, "train")
     context = flwr_app.Context(
         run_id=1,
         node_id=7,
@@ -99,7 +99,7 @@ def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
         run_config={"guards": "/anywhere/the/server/says"},
     )
     reply = app(message, context)
-    (frame,) = read_frames(_body(reply.content))
+    (frame,) = read_frames(body_of(reply.content))
     assert str(tmp_path / "none.sock") in frame.message
 
 

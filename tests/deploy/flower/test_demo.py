@@ -46,13 +46,6 @@ def test_a_folder_in_use_is_refused_before_anything_starts(tmp_path):
         demo.run_demo(tmp_path)
 
 
-def test_without_flower_nothing_starts(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flwr", None)
-    with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
-        demo.run_demo(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_part_that_fails_ends_all_and_keeps_the_logs(tmp_path, monkeypatch):
     started = []
 

@@ -452,16 +452,6 @@ def test_it_cannot_be_put_into_another_strategy(tmp_path):
     assert fed.counted("a") == 0
 
 
-def test_another_version_of_flower_is_refused(tmp_path, monkeypatch):
-    import flwr
-
-    fed = _Federation(tmp_path, {"a": _by(0.1)})
-    monkeypatch.setattr(flwr, "__version__", "1.55.0")
-    for make in (PrivacyMod, lambda: PrivacyAwareStrategy(fed.plan, run="a", out=tmp_path)):
-        with pytest.raises(InputError, match=r"'1.55.0' is not allowed"):
-            make()
-
-
 def test_records_and_network_go_together():
     with pytest.raises(InputError, match="records and network go together"):
         PrivacyMod(records=lambda context: ([], []))

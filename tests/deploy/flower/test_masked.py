@@ -348,6 +348,30 @@ def test_a_wrong_key_is_none_and_is_noted(kit, tmp_path, change, words):
     assert carried.counts(kit) == dict.fromkeys(NAMES, (0, 0))
 
 
+def test_a_masked_vector_that_its_guard_has_not_signed_is_lost(kit, tmp_path):
+    carried = Carried(kit)
+    real = carried.guards.carry
+
+    def carry(body):
+        opened, answer = open_message(body), real(body)
+        request = opened.requests[0]
+        if opened.client == "ward-2" and isinstance(request, MaskedRequest) and request.round:
+            update, *others = read_frames(answer)
+            return b"".join(map(encode, [replace(update, signature="00" * 64), *others]))
+        return answer
+
+    carried.guards.carry = carry
+    carried.run(tmp_path / "run")
+    first, second = read_log(tmp_path / "run/exchange.jsonl")
+    assert (first["came"], second["came"]) == (5, 4)
+    assert list(second["lost"]) == ["ward-2"]
+    signed = [(one["round"], one["client"]) for one in read_log(tmp_path / "run/signatures.jsonl")]
+    assert [sorted(c for t, c in signed if t == round) for round in (0, 1)] == [
+        list(NAMES),
+        [name for name in NAMES if name != "ward-2"],
+    ]
+
+
 def test_answers_that_a_dead_courier_loses_come_again(kit, tmp_path):
     """The guard has answered and nobody heard it, once at every stage: nothing counts twice."""
     carried = Carried(kit)

@@ -71,9 +71,9 @@ def test_the_run_folder_has_the_signature_of_every_draw(small, fakes, tmp_path):
             assert one.is_of(name, plan.sha256)
             assert one.released == hashlib.sha256(guard.updates[draw].tobytes()).hexdigest()
     assert run.settings["members"] == members
-    with (tmp_path / "run" / "signatures.jsonl").open("a") as file:
-        file.write("\n")
-    assert not verify_run(tmp_path / "run").holds  # the seal covers the file
+    sealed = read_json(tmp_path / "run" / "result.json")["sha256"]
+    file = (tmp_path / "run" / "signatures.jsonl").read_bytes()
+    assert sealed["signatures.jsonl"] == hashlib.sha256(file).hexdigest()
 
 
 def test_a_guard_with_another_key_than_the_pinned_one_is_not_asked(small, fakes, tmp_path):

@@ -90,8 +90,8 @@ def _same_noise(monkeypatch):
 
 
 def _all_records(monkeypatch):
-    everyone = lambda sampler, *, records, **_: np.arange(records)  # noqa: E731
-    monkeypatch.setattr(module, "draw_batch", everyone)
+    everyone = lambda *_, size, **__: lambda step: np.arange(size)  # noqa: E731
+    monkeypatch.setattr(module, "draw_batches", everyone)
 
 
 @pytest.mark.parametrize(

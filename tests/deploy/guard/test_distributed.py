@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import AcceptedRun, GuardClient, GuardRefusedError, GuardTerms
 from dpcohort.deploy.guard import terms as module
@@ -276,10 +277,13 @@ def test_the_guard_adds_its_share_on_the_lattice_of_the_cohort(pool, opened, dat
     lattice, batches = seen[0]
     assert lattice == Lattice(Z / 3**0.5, 1.0, E)
     assert lattice.exponent == E
-    assert batches == ("poisson", 0.25, 10)
+    assert batches == (SAMPLERS["poisson"], 0.25, 10)
     weights = np.zeros(18, np.float32)
     clear = training._clipped_sum(weights, lattice, np.arange(40), 40).numpy()
-    noise = [training.noisy_sum(weights, lattice, ("poisson", 1.0, 40)) - clear for _ in range(60)]
+    noise = [
+        training.noisy_sum(weights, lattice, (SAMPLERS["poisson"], 1.0, 40)) - clear
+        for _ in range(60)
+    ]
     assert 0.93 < np.std(noise) / 2**E < 1.07
     assert np.abs(clear).max() < 40 * lattice.bound
 

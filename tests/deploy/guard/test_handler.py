@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort._version import __version__
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.handler import check_with_sampling
 from dpcohort.deploy.guard.protocol import (
@@ -93,7 +94,7 @@ def test_the_trainer_gets_the_owners_numbers(open_handler, good, trainer):
     handler.answer(good(noise_multiplier=2.5, clip=0.5))
     lattice, batches, step_sizes = trainer.seen
     assert (lattice.noise_multiplier, lattice.clip) == (2.5, 0.5)
-    assert (batches, step_sizes) == (("poisson", 0.25, 10), [0.1, 0.1])
+    assert (batches, step_sizes) == ((SAMPLERS["poisson"], 0.25, 10), [0.1, 0.1])
 
 
 def test_a_failed_training_stays_counted_and_says_nothing_of_why(open_handler, good):

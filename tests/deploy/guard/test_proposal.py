@@ -108,7 +108,7 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
                 sampling_rate=float(plan.sampling_rates[k]),
                 batch_size=int(plan.batch_sizes[k]),
                 local_steps=plan.training.local_steps,
-                sampler=plan.contract.sampler,
+                sampler=plan.contract.sampler.name,
                 neighbours=plan.contract.neighbours,
                 step_sizes=[0.1, 0.1],
                 model=MODEL.sha256(),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms
 from dpcohort.clients import Population
@@ -153,7 +154,7 @@ def test_the_owners_numbers_are_computed_with(noted, ask):
     ((lattice, batches, asked), settings) = noted.noted.reports[0]
     assert (lattice.noise_multiplier, lattice.clip) == (7.5, 2.0)
     assert asked == ReportTerms(loss_bound=4.0)
-    assert (batches, settings) == (("poisson", 1.0, 40), {})
+    assert (batches, settings) == ((SAMPLERS["poisson"], 1.0, 40), {})
     assert noted.noted.updates == []
 
 
@@ -249,7 +250,7 @@ def test_terms_that_say_nothing_of_reports_allow_none(open_handler, ask, good):
     assert (trainer.reports, trainer.updates, spent(handler)) == ([], [], 0)
     with pytest.raises(InputError, match="accepted no reports"):  # nor does the ledger count one
         handler.ledger.reserve(
-            KEY, Event(noise_multiplier=9.0, sampling_rate=1.0, steps=1), clip=1.0
+            KEY, Event.of(noise_multiplier=9.0, sampling_rate=1.0, steps=1), clip=1.0
         )
 
 
@@ -328,8 +329,8 @@ def test_the_guard_composes_reports_with_draws(open_handler, lasting, ask, good,
     assert found["reports"] == {
         "accepted": 3, "counted": 3, "released": 3, "noise_multiplier": 5.0, "sampling_rate": 1.0,
     }  # fmt: skip
-    draws = Event(noise_multiplier=2.0, sampling_rate=0.25, steps=4)
-    reports = Event(noise_multiplier=5.0, sampling_rate=1.0, steps=3)
+    draws = Event.of(noise_multiplier=2.0, sampling_rate=0.25, steps=4)
+    reports = Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=3)
     both = History((draws, reports)).epsilon(1e-5)
     assert found["certified_epsilon"] == both > alone
     assert found["counted_draws"] == 2
@@ -353,7 +354,7 @@ def test_the_lifetime_cap_counts_reports(open_handler, lasting, ask, good, acros
     if across_runs == "summed":
         assert sum(granted) == 6  # two runs of epsilon 5, whatever of them is used
     else:
-        reports = Event(noise_multiplier=5.0, sampling_rate=1.0, steps=sum(granted))
+        reports = Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=sum(granted))
         assert History((reports,)).epsilon(1e-4) <= 10.0
     receipt = handler.ledger.receipt("ward")
     assert receipt.holds
@@ -362,7 +363,7 @@ def test_the_lifetime_cap_counts_reports(open_handler, lasting, ask, good, acros
 
 def test_a_composed_cap_refuses_the_report_too_many(open_handler, lasting, ask, good):
     run = replace(lasting.runs[0], plan=None)
-    tight = History((Event(noise_multiplier=5.0, sampling_rate=1.0, steps=2),)).epsilon(1e-4)
+    tight = History((Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=2),)).epsilon(1e-4)
     terms = replace(lasting, runs=(run,), across_runs="composed", lifetime_epsilon=tight + 1e-6)
     handler = open_handler(terms, trainer=Noted(good().layout))
     codes = [getattr(handler.answer(ask(round=round)), "code", "ok") for round in range(3)]
@@ -461,7 +462,7 @@ def sums(monkeypatch):
 
 def report(guard, weights=None, asked=ASKED, lattice=None, rate=1.0, batch_size=30):
     weights = np.full(guard.dimension, 0.3, np.float32) if weights is None else weights
-    batches = ("poisson", rate, batch_size)
+    batches = (SAMPLERS["poisson"], rate, batch_size)
     return guard.report(weights, lattice or Lattice(5.0, asked.half_range), batches, asked)
 
 
@@ -498,7 +499,9 @@ def test_neighbouring_data_differ_by_what_one_record_may_add(data, sums, value):
 def test_a_record_is_looked_at_alone(data, sums, monkeypatch):
     guard = LocalTraining(MODEL, data)
     for batch in (np.arange(30), np.delete(np.arange(30), 7), np.array([7]), np.array([], int)):
-        monkeypatch.setattr(training, "draw_batch", lambda *_, batch=batch, **__: batch)
+        monkeypatch.setattr(
+            training, "draw_batches", lambda *_, batch=batch, **__: lambda step: batch
+        )
         report(guard)
     whole, without, alone, nobody = sums
     assert whole - without == alone != 0  # not one last bit depends on the neighbours
@@ -519,7 +522,7 @@ def test_a_record_without_a_loss_adds_nothing_and_is_not_told(data, sums, monkey
     guard = LocalTraining(MODEL, data)
     report(guard)
     without = np.delete(np.arange(30), 7)
-    monkeypatch.setattr(training, "draw_batch", lambda *_, **__: without)
+    monkeypatch.setattr(training, "draw_batches", lambda *_, **__: lambda step: without)
     report(guard)
     assert sums[0] == sums[1] != 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.cli import main
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import start as module
@@ -232,7 +233,7 @@ def test_the_time_of_an_answer_covers_a_draw_of_all_records(
             check_answer_time(timed, 40, trainer, log=said.append)
     else:
         check_answer_time(timed, 40, trainer, log=said.append)
-    assert set(trainer.asked) == {("poisson", 1.0, 40)}
+    assert set(trainer.asked) == {(SAMPLERS["poisson"], 1.0, 40)}
     assert [line.startswith("WARNING: a draw of all 40") for line in said] == (
         [True] if outcome == "warned" else []
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.consent import allow_code
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, load_data
@@ -71,7 +72,7 @@ def test_the_guard_trains_with_the_loss_of_its_terms(data_file, monkeypatch):
     )
     weights = np.random.default_rng(1).normal(size=6).astype(np.float32)
     update = LocalTraining(MODEL, data).update(
-        weights, Lattice(2.0, 0.3), ("fixed", 1.0, 40), [0.5]
+        weights, Lattice(2.0, 0.3), (SAMPLERS["fixed"], 1.0, 40), [0.5]
     )
     built = build_model("logistic", input_shape=(5,), classes=1, seed=0)
     raw = per_example_gradients(built, MODEL.predicts.loss_on("cpu"))(

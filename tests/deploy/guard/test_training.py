@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dpcohort import plugin
+from dpcohort.accounting.samplers import SAMPLERS
 from dpcohort.deploy.guard import training as module
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
@@ -62,7 +63,7 @@ def test_without_noise_it_is_the_engines_step(data, no_noise, steps, clip):
     training = LocalTraining(MODEL, data)
     weights = np.random.default_rng(4).normal(size=training.dimension).astype(np.float32)
     sizes = [0.5, 0.2, 0.1][:steps]
-    found = training.update(weights, Lattice(1.0, clip), ("poisson", 1.0, 30), sizes)
+    found = training.update(weights, Lattice(1.0, clip), (SAMPLERS["poisson"], 1.0, 30), sizes)
     expected = reference(data, weights, clip, 30, sizes)
     assert np.abs(found - expected).max() < 3e-5 * np.abs(expected).max()
 
@@ -72,8 +73,9 @@ def test_each_step_has_noise_of_z_c_over_b(keystream):
     null = GuardedData(np.zeros((2, 3000), np.float32), np.array([0, 1]), "")  # gradients near 0
     training = LocalTraining(wide, null, keystream("noise"))
     weights = np.zeros(training.dimension, np.float32)
+    sampling = (SAMPLERS["poisson"], 0.5, 1)
     spreads = [
-        training.update(weights, Lattice(3.0, 0.7), ("poisson", 0.5, 1), [0.1] * steps)[:9000].std()
+        training.update(weights, Lattice(3.0, 0.7), sampling, [0.1] * steps)[:9000].std()
         for steps in (1, 1, 4)
     ]
     one = 0.1 * 3.0 * 0.7
@@ -84,7 +86,7 @@ def test_no_two_draws_share_noise():
     null = GuardedData(np.zeros((1, 4000), np.float32), np.array([0]), "")
     training = LocalTraining(ModelTerms(name="logistic", input_shape=(4000,), classes=2), null)
     weights = np.zeros(training.dimension, np.float32)
-    draw = (("poisson", 1.0, 1), [0.1])
+    draw = ((SAMPLERS["poisson"], 1.0, 1), [0.1])
     a, b = (training.update(weights, Lattice(1.0, 1.0), *draw) for _ in range(2))
     assert abs(np.corrcoef(a[:8000], b[:8000])[0, 1]) < 5.5 / np.sqrt(8000)
 
@@ -102,8 +104,10 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch)
         np.array([7]),
         np.array([], np.int64),
     ):
-        monkeypatch.setattr(module, "draw_batch", lambda *_, batch=batch, **__: batch)
-        training.update(weights, lattice, ("poisson", 1.0, 30), [0.1])
+        monkeypatch.setattr(
+            module, "draw_batches", lambda *_, batch=batch, **__: lambda step: batch
+        )
+        training.update(weights, lattice, (SAMPLERS["poisson"], 1.0, 30), [0.1])
     whole, without, alone, nobody = seen
     assert np.array_equal(whole - without, alone)  # not one last bit depends on the neighbours
     assert 0.99 < np.linalg.norm(alone.astype(float)) / lattice.bound <= 1
@@ -116,7 +120,7 @@ def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
     lattice = Lattice(1.0, 1.0)
     weights = np.zeros(training.dimension, np.float32)
     for _ in range(50):
-        found = training.update(weights, lattice, ("poisson", 0.5, 15), [0.125])
+        found = training.update(weights, lattice, (SAMPLERS["poisson"], 0.5, 15), [0.125])
         unit = 0.125 * (lattice.unit / 15)
         integers = np.rint(found.astype(np.float64) / unit)
         assert np.array_equal((integers * unit).astype(np.float32), found)
@@ -124,7 +128,7 @@ def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
 
 def test_the_model_that_arrives_is_the_one_trained(data, no_noise):
     training = LocalTraining(MODEL, data)
-    draw = (("poisson", 1.0, 30), [0.1])
+    draw = ((SAMPLERS["poisson"], 1.0, 30), [0.1])
     a, b = (
         training.update(np.full(training.dimension, w, np.float32), Lattice(1.0, 1.0), *draw)
         for w in (0.0, 0.3)
@@ -222,8 +226,8 @@ def sum_of(training, monkeypatch, batch, weights):
     """The integers of these records, without noise."""
     seen = []
     monkeypatch.setattr(Lattice, "release", without_noise(seen))
-    monkeypatch.setattr(module, "draw_batch", lambda *_, **__: np.asarray(batch))
-    training.update(weights, Lattice(1.0, 1.0), ("poisson", 1.0, 30), [0.1])
+    monkeypatch.setattr(module, "draw_batches", lambda *_, **__: lambda step: np.asarray(batch))
+    training.update(weights, Lattice(1.0, 1.0), (SAMPLERS["poisson"], 1.0, 30), [0.1])
     return seen[0]
 
 
@@ -347,5 +351,5 @@ def test_a_machine_that_treats_places_differently_computes_one_by_one(data, monk
 def test_a_diverged_model_gives_a_finite_update(data):
     training = LocalTraining(MODEL, data)
     weights = np.full(training.dimension, 3e38, np.float32)
-    found = training.update(weights, Lattice(1.0, 1e12), ("poisson", 1.0, 1), [1e6, 1e6])
+    found = training.update(weights, Lattice(1.0, 1e12), (SAMPLERS["poisson"], 1.0, 1), [1e6, 1e6])
     assert np.isfinite(found).all()

@@ -31,7 +31,7 @@ def terms():
 
 @pytest.fixture
 def step():
-    return Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+    return Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dpcohort.accounting.events import Event
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, ledger, store
 from dpcohort.errors import BudgetExceededError, DpcohortError
 path = sys.argv[1]
-step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
 def key(round, draw=0):
     return DrawKey(dataset="ward", run="spring", round=round, draw=draw)
 def die(*_, **__):
@@ -123,7 +123,7 @@ def child(out, first, order):
         if order == "count first":
             os.write(out, line)
 
-step = Event(noise_multiplier=2.0, sampling_rate=1.0, steps=1)
+step = Event.of(noise_multiplier=2.0, sampling_rate=1.0, steps=1)
 order, kills = sys.argv[2], int(sys.argv[3])
 random.seed(1)
 received, first = [], 0

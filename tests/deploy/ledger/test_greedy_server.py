@@ -51,7 +51,7 @@ def ask(ledger, request):
     values = dict(request)
     clip = values.pop("clip")
     where = {name: values.pop(name) for name in ("dataset", "run", "round", "draw")}
-    ledger.reserve(DrawKey(**where), Event(**values), clip=clip)
+    ledger.reserve(DrawKey(**where), Event.of(**values), clip=clip)
 
 
 @settings(

@@ -67,7 +67,7 @@ class TestReserve:
         ],
     )
     def test_outside_the_terms_spends_nothing(self, ledger, path, key, step, change, clip, round):
-        asked = Event(**{**step.to_dict(), **change})
+        asked = Event.of(**{**step.to_dict(), **change})
         with pytest.raises(InputError):
             ledger.reserve(key(round), asked, clip=clip)
         assert counted(path) == 0
@@ -106,7 +106,7 @@ class TestReserve:
             ledger.register("ward", LifetimeCap(epsilon=3.0, delta=1e-5))
             many = replace(terms, epsilon=3.0, sampling_rate=0.01, rounds=2000, draws=2000)
             ledger.accept("ward", "spring", many)
-            step = Event(noise_multiplier=2.0, sampling_rate=0.01, steps=1)
+            step = Event.of(noise_multiplier=2.0, sampling_rate=0.01, steps=1)
             for round in range(2000):
                 ledger.reserve(key(round), step, clip=1.0)
             with pytest.raises(BudgetExceededError, match="all 2000 draws"):

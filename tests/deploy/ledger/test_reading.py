@@ -172,7 +172,7 @@ def receipt(ledger, path, key, step, terms):
     for round in range(5):
         ledger.reserve(key(round), step, clip=1.0)
     ledger.release(key(0), b"x")
-    more = dataclasses.replace(step, noise_multiplier=4.0)
+    more = step.changed(noise_multiplier=4.0)
     ledger.reserve(key(0, run="autumn"), more, clip=1.0)
     return lifetime_receipt(read_state(path), "ward")
 
@@ -182,8 +182,8 @@ def test_numbers(receipt, ledger):
     draws = ("counted_draws", "released_draws", "unreleased_draws")
     assert [spring[key] for key in draws] == [5, 1, 4]
     assert [autumn[key] for key in ("counted_draws", "steps", "noise_multiplier")] == [1, 1, 3.0]
-    five = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=5)
-    one = Event(noise_multiplier=3.0, sampling_rate=0.1, steps=1)
+    five = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=5)
+    one = Event.of(noise_multiplier=3.0, sampling_rate=0.1, steps=1)
     assert spring["certified_epsilon"] == History((five,)).epsilon(1e-5)
     assert receipt.certified_epsilon == History((five, one)).epsilon(1e-5)
     assert receipt.promised_epsilon == 2.0

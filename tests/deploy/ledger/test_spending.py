@@ -28,8 +28,8 @@ def other(terms):
 def test_mixed_runs_compose_as_one_history(terms, other):
     expected = History(
         (
-            Event(noise_multiplier=2.0, sampling_rate=0.1, steps=15),
-            Event(noise_multiplier=1.5, sampling_rate=0.05, steps=14),
+            Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=15),
+            Event.of(noise_multiplier=1.5, sampling_rate=0.05, steps=14),
         )
     )
     draws = [(terms, 10), (other, 7), (terms, 5)]

@@ -69,7 +69,7 @@ def test_terms_must_fit_the_epsilon_they_state(terms):
     ],
 )
 def test_requests_outside_the_terms_are_refused(terms, step, change, field):
-    asked = Event(**{**step.to_dict(), **change})
+    asked = Event.of(**{**step.to_dict(), **change})
     with pytest.raises(InputError, match=field):
         terms.check_request(asked, clip=1.0, round=0)
 
@@ -84,8 +84,8 @@ def test_clip_and_round_have_bounds(terms, step):
 
 
 def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
-    terms.check_request(dataclasses.replace(step, noise_multiplier=50.0), clip=1.0, round=0)
-    assert terms.charge(3) == dataclasses.replace(step, steps=3)
+    terms.check_request(step.changed(noise_multiplier=50.0), clip=1.0, round=0)
+    assert terms.charge(3) == dataclasses.replace(step, count=3)
 
 
 @pytest.mark.parametrize(
