@@ -13,7 +13,7 @@ import numpy as np
 
 from dpcohort.cli.demo import SETTINGS, demo_config
 from dpcohort.data import Dataset, load_dataset
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.evaluation import mean_interval
 from dpcohort.runs.training import train_side_by_side
 

@@ -39,7 +39,9 @@ from dpcohort.models import (
     split_features,
     without_features,
 )
-from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.config_data import configured_data
+from dpcohort.runs.config_job import configured_job
+from dpcohort.runs.configured import combinations
 from dpcohort.runs.evaluation import Interval, mean_interval
 from dpcohort.runs.job import Job
 from dpcohort.runs.training import train_side_by_side

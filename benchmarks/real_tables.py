@@ -57,8 +57,8 @@ from dpcohort.runs import (
     mean_interval,
     train_side_by_side,
 )
-from dpcohort.runs.configured import configured_population
-from dpcohort.runs.run import model_outputs
+from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs.prediction import model_outputs
 from dpcohort.tuning import PROBLEMS, changes_for
 from dpcohort.tuning.search import Bench, counted, descend, stand_ins, start_of
 from dpcohort_lab.personal import personal_results

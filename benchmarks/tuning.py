@@ -26,7 +26,8 @@ import torch
 from dpcohort.accounting.charges import write_charge
 from dpcohort.config import Config, commented_config, load_config, loads_config
 from dpcohort.runs import configured_data, configured_job, mean_interval
-from dpcohort.runs.configured import configured_population, held_out_within
+from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs.partitions import held_out_within
 from dpcohort.tuning import changes_for, tune, tune_charged
 from dpcohort.tuning.search import Bench, counted, descend, scored, start_of
 

@@ -39,7 +39,7 @@ from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plan import make_plan
 from dpcohort.runs import train
-from dpcohort.runs.run import model_outputs
+from dpcohort.runs.prediction import model_outputs
 from dpcohort.tasks import Task
 from dpcohort.training import Training
 

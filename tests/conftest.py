@@ -18,7 +18,7 @@ from dpcohort.accounting import events
 from dpcohort.accounting.charges import charge_of, write_charge
 from dpcohort.config import load_config
 from dpcohort.data import load
-from dpcohort.runs.configured import configured_charges, promised_population
+from dpcohort.runs.config_clients import configured_charges, promised_population
 
 # Plans, runs and ledgers wait for the disk at every file, and in memory for nothing.
 if (

@@ -16,7 +16,7 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
 from dpcohort.consent import allow_code
 from dpcohort.plugins import RULES, rule_card, rule_names
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job
 

@@ -109,7 +109,8 @@ def _trained(
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
     """All settings and seeds side by side, all written down: a report has the same numbers."""
     from dpcohort.runs.callbacks import EachRound
-    from dpcohort.runs.configured import configured_data, configured_job
+    from dpcohort.runs.config_data import configured_data
+    from dpcohort.runs.config_job import configured_job
     from dpcohort.runs.training import train_side_by_side
 
     data = configured_data(config)

@@ -32,7 +32,7 @@ from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
-from dpcohort.runs.configured import configured_data, data_section, seen_columns
+from dpcohort.runs.config_data import configured_data, data_section, seen_columns
 from dpcohort.text_files import is_table
 
 flower = typer.Typer(

@@ -32,12 +32,9 @@ from dpcohort.cli.terminal import (
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.report.plan_summary import plan_table, plan_values
-from dpcohort.runs.configured import (
-    configured_data,
-    configured_plan,
-    configured_population,
-    configured_training,
-)
+from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs.config_data import configured_data
+from dpcohort.runs.configured import configured_plan, configured_training
 from dpcohort.runs.success import plan_warnings
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def replan(
     """Go on with a run: clients leave, join or change, from what is left of each budget."""
     from dpcohort.config import load_config
     from dpcohort.plan import Plan
-    from dpcohort.runs.configured import configured_charges
+    from dpcohort.runs.config_clients import configured_charges
     from dpcohort.runs.continuation import replan as plan_anew
     from dpcohort.runs.folder import PLAN, find_run
 
@@ -112,7 +112,7 @@ def _people(
 ) -> Population:
     """The clients of the list; a table, or else the list, says how many records they have."""
     from dpcohort.config import load_config
-    from dpcohort.runs.configured import listed_clients
+    from dpcohort.runs.config_clients import listed_clients
     from dpcohort.runs.folder import CONFIG
 
     try:

@@ -196,7 +196,7 @@ def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
     from dpcohort.report.figures import panels_at, save_selection_figure
-    from dpcohort.runs.configured import configured_population
+    from dpcohort.runs.config_clients import configured_population
 
     if len(sources) > 1:
         raise InputError("source", given=[str(s) for s in sources], allowed="one config or list")

@@ -122,7 +122,8 @@ def _with_suggestions(example: str) -> str:
 
 def _suggestions(config: Config) -> list[str]:
     """Changes of a configuration to what the sizes and budgets of its clients suggest."""
-    from dpcohort.runs.configured import configured_population, configured_training
+    from dpcohort.runs.config_clients import configured_population
+    from dpcohort.runs.configured import configured_training
     from dpcohort.tuning.settings import changes_for, suggested_settings
 
     population = configured_population(config)
@@ -420,7 +421,7 @@ def _read(name: str, *, as_json: bool) -> None:
 
     if name.endswith(".toml"):
         from dpcohort.config import load_config
-        from dpcohort.runs.configured import configured_data
+        from dpcohort.runs.config_data import configured_data
 
         read = configured_data(load_config(Path(name)))
     else:
@@ -509,12 +510,8 @@ def bounds(
     from dpcohort.config import load_config
     from dpcohort.data.private_bounds import estimate_bounds
     from dpcohort.data.tables import client_names, held_for_test, read_table
-    from dpcohort.runs.configured import (
-        configured_charges,
-        data_section,
-        own_clients,
-        unnamed_charge,
-    )
+    from dpcohort.runs.config_clients import configured_charges, own_clients, unnamed_charge
+    from dpcohort.runs.config_data import data_section
     from dpcohort.runs.continuation import charge_run
 
     read = load_config(config).with_overrides(changes or [])

@@ -99,7 +99,9 @@ def train(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
     from dpcohort.runs.callbacks import TensorBoardLog
-    from dpcohort.runs.configured import configured_data, configured_job, unnamed_charge
+    from dpcohort.runs.config_clients import unnamed_charge
+    from dpcohort.runs.config_data import configured_data
+    from dpcohort.runs.config_job import configured_job
     from dpcohort.runs.training import train_job
 
     show_messages()

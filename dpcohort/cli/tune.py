@@ -111,7 +111,7 @@ def tune(
         raise InputError.because("charged tuning is paid for: --out names the config that says so.")
     paid: list[str] = []
     if origin == "charged":
-        from dpcohort.runs.configured import (
+        from dpcohort.runs.config_clients import (
             configured_charges,
             promised_population,
             unnamed_charge,

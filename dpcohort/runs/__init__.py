@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.runs.aggregation_record import aggregation_for as aggregation_for
     from dpcohort.runs.callbacks import EachRound as EachRound
     from dpcohort.runs.callbacks import ProgressBar as ProgressBar
     from dpcohort.runs.callbacks import TensorBoardLog as TensorBoardLog
-    from dpcohort.runs.configured import aggregation_for as aggregation_for
-    from dpcohort.runs.configured import configured_data as configured_data
-    from dpcohort.runs.configured import configured_job as configured_job
-    from dpcohort.runs.configured import configured_optimiser as configured_optimiser
-    from dpcohort.runs.configured import configured_population as configured_population
+    from dpcohort.runs.config_clients import configured_population as configured_population
+    from dpcohort.runs.config_data import configured_data as configured_data
+    from dpcohort.runs.config_data import data_section as data_section
+    from dpcohort.runs.config_job import configured_job as configured_job
+    from dpcohort.runs.config_job import configured_optimiser as configured_optimiser
     from dpcohort.runs.configured import configured_training as configured_training
-    from dpcohort.runs.configured import data_section as data_section
-    from dpcohort.runs.configured import held_out_within as held_out_within
     from dpcohort.runs.continuation import replan as replan
     from dpcohort.runs.evaluation import SIMULATION_ONLY as SIMULATION_ONLY
     from dpcohort.runs.evaluation import Comparison as Comparison
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
     from dpcohort.runs.job import Job as Job
     from dpcohort.runs.job import JobOptions as JobOptions
     from dpcohort.runs.job import resolve_device as resolve_device
+    from dpcohort.runs.partitions import held_out_within as held_out_within
+    from dpcohort.runs.prediction import network_of as network_of
+    from dpcohort.runs.prediction import records_for as records_for
     from dpcohort.runs.provenance import NOT_PRIVATE as NOT_PRIVATE
     from dpcohort.runs.receipts import ClientReceipt as ClientReceipt
     from dpcohort.runs.receipts import Receipt as Receipt
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from dpcohort.runs.run import Callback as Callback
     from dpcohort.runs.run import Curve as Curve
     from dpcohort.runs.run import Run as Run
-    from dpcohort.runs.run import network_of as network_of
-    from dpcohort.runs.run import records_for as records_for
     from dpcohort.runs.training import folder_name as folder_name
     from dpcohort.runs.training import train as train
     from dpcohort.runs.training import train_group as train_group
@@ -57,11 +57,12 @@ if TYPE_CHECKING:
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
+    aggregation_record="aggregation_for",
     callbacks="EachRound ProgressBar TensorBoardLog",
-    configured=(
-        "aggregation_for configured_data configured_job configured_optimiser "
-        "configured_population configured_training data_section held_out_within"
-    ),
+    config_clients="configured_population",
+    config_data="configured_data data_section",
+    config_job="configured_job configured_optimiser",
+    configured="configured_training",
     continuation="replan",
     evaluation=(
         "SIMULATION_ONLY Comparison Interval compare_runs load_group mean_interval "
@@ -69,9 +70,11 @@ __all__, __getattr__, __dir__ = names_on_use(
     ),
     folder="environment finite_json",
     job="ConfigSource Job JobOptions resolve_device",
+    partitions="held_out_within",
+    prediction="network_of records_for",
     provenance="NOT_PRIVATE",
     receipts="ClientReceipt Receipt make_receipts",
-    run="Callback Curve Run network_of records_for",
+    run="Callback Curve Run",
     training="folder_name train train_group train_side_by_side",
     verification="Finding Verification verify_run",
 )

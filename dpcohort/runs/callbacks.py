@@ -13,6 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
 from dpcohort.errors import missing_extra
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.run import Run
@@ -125,9 +128,6 @@ class ProgressBar:
         self._show, self._close = show, bar.close
 
     def _open_rich(self, total: int, title: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
         text = TextColumn("{task.description}", markup=False)
         words = TextColumn("{task.fields[words]}", markup=False)
         bars = Progress(

@@ -10,17 +10,15 @@ in ``before/1``, ``before/2``, ..., so that it can be verified without them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import IntArray, whole_number
+from dpcohort._validate import whole_number
 from dpcohort.accounting.charges import (
     Charge,
     after_charges,
@@ -32,16 +30,17 @@ from dpcohort.accounting.charges import (
     write_charge,
 )
 from dpcohort.accounting.segments import Segment, exhausted_clients
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rule import RecordedRule
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.consent import typed
-from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan, make_plan
 from dpcohort.progress import Progress, silent
+from dpcohort.runs.earlier_runs import broken_leavers, segment_of, whole_lines
 from dpcohort.runs.folder import (
     BEFORE,
     CHARGES,
@@ -60,16 +59,13 @@ from dpcohort.runs.folder import (
     settings_sha256,
     write_json,
 )
-from dpcohort.runs.journal import Journal
 from dpcohort.runs.later_charges import check_later, later_charges
 from dpcohort.runs.provenance import source_of
-from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.runs.receipts import make_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.seal import changes_since_sealed, seal_again
+from dpcohort.runs.verification import verify_run
 from dpcohort.selection.rules import rule_from_settings
-
-if TYPE_CHECKING:
-    from dpcohort.data import Dataset
 
 
 def replan(
@@ -127,8 +123,6 @@ def replan(
         >>> again.histories[0].steps, bool(1.9 < again.certified_epsilon[0] <= 2.0)
         (2, True)
     """
-    from dpcohort.runs.verification import verify_run
-
     folder = find_run(run)
     refuse_continued(folder)
     found = verify_run(folder, method="pld")
@@ -174,8 +168,6 @@ def replan(
             draws=old.schedule.draws,
             **common,
         )
-    from dpcohort.adaptive import make_adaptive_plan
-
     (chosen,) = old.participation.deciding
     if rule is None and isinstance(chosen, RecordedRule):
         raise InputError.because(
@@ -260,72 +252,6 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     large = clients.allow_large_delta
     some = [clients[k] for k in kept]
     return Population.from_clients(some, allow_large_delta=large) if kept else None
-
-
-def broken_leavers(
-    old: Plan, folder: Path, stay: Population, paid: Sequence[Charge], method: str = "pld"
-) -> list[Receipt]:
-    """Receipts of clients that leave a run having spent more than they promised.
-
-    Args:
-        old: the plan of the run.
-        folder: where its ledger is.
-        stay: who goes on.
-        paid: all that was paid beside rounds, until today.
-        method: of ``certify_epsilon``.
-    """
-    left = set(old.population.ids) - set(stay.ids)
-    gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-    journal = Journal.read(old, folder / LEDGER)
-    made = make_receipts(
-        old,
-        journal.draws,
-        clients=gone,
-        reports=journal.reports,
-        method=method,
-        later=[charge for charge in paid if charge not in old.past.paid.charges],
-    )
-    return [receipt for receipt in made if not receipt.holds]
-
-
-def segment_of(folder: Path, plan: Plan) -> Segment:
-    """What was spent in one run, as far as its ledger counts.
-
-    Raises:
-        VerificationError: its ledger is not that of its plan.
-    """
-    content, journal = _whole_lines(folder / LEDGER), Journal.read(plan, folder / LEDGER)
-    everybody = np.arange(len(plan.population))
-    draws, reports = plan.participation.charged(journal.draws, journal.reports, everybody)
-    took_part = np.flatnonzero((draws > 0) | (reports > 0)).tolist()
-    ids, public = plan.population.ids, plan.population.public
-    events = {
-        k: plan.events(k, draws=int(draws[k]), reports=int(reports[k]))
-        for k in took_part
-        if not public[k]
-    }
-    settings = read_json(folder / SETTINGS)
-    return Segment(
-        plan=plan.sha256,
-        ledger=hashlib.sha256(content).hexdigest(),
-        rounds=len(journal.rounds),
-        source=source_of(settings),
-        spent={
-            ids[k]: replace(h, events=tuple(e for e in h.events if e.steps))
-            for k, h in events.items()
-        },
-        without_noise=tuple(ids[k] for k in took_part if public[k]),
-        honest=plan.noise.honest,
-    )
-
-
-def _whole_lines(path: Path) -> bytes:
-    """A ledger without a line that a crash cut short."""
-    try:
-        content = read_bounded(path, LARGEST_LOG)
-    except OSError as error:
-        raise VerificationError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return content[: content.rfind(b"\n") + 1]
 
 
 def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
@@ -503,7 +429,7 @@ def _copy(source: Path, target: Path) -> None:
         for name in (PLAN, SETTINGS, LEDGER, PARTITION):
             limit = LARGEST_PLAN if name == PLAN else LARGEST_LOG
             path = source / name
-            content = _whole_lines(path) if name == LEDGER else read_bounded(path, limit)
+            content = whole_lines(path) if name == LEDGER else read_bounded(path, limit)
             with atomic_writer(target / name, binary=True) as file:
                 file.write(content)
     except OSError as error:
@@ -511,80 +437,3 @@ def _copy(source: Path, target: Path) -> None:
             f"{source} is not whole ({error.strerror or error}): what was spent in it could "
             "not be proved. See: dpcohort verify"
         ) from None
-
-
-def _holders(after: Path, data: Dataset) -> dict[int, str] | None:
-    """Whose each record has been, in a run and those before it; None if its data were others.
-
-    Args:
-        after: the run's folder.
-        data: the data set that goes on.
-    """
-    runs_before = len(Plan.load(after / PLAN).past.segments)
-    places = [after / BEFORE / str(i + 1) for i in range(runs_before)]
-    found: dict[int, str] = {}
-    for place in (*places, after):
-        said = read_json(place / SETTINGS).get("data")
-        told = said if isinstance(said, dict) else {}
-        if (told.get("name"), told.get("records")) != (data.name, len(data)):
-            return None
-        partition, ids = load_partition(place / PARTITION), Plan.load(place / PLAN).population.ids
-        for k, name in enumerate(ids):
-            found.update(dict.fromkeys(partition.client(k).tolist(), name))
-    return found
-
-
-def carried_partition(
-    after: Path, plan: Plan, data: Dataset, rng: np.random.Generator
-) -> Partition:
-    """Who stays keeps its records; who joins or brings more gets records that were nobody's.
-
-    For simulated clients. With records of its own a client brings them by the column.
-
-    Raises:
-        InputError: the data are others, or too few records were nobody's.
-    """
-    held = _holders(after, data)
-    if held is None:
-        raise InputError.because(
-            f"{data.name} with {len(data)} records is not the data of {after}. Where data change, "
-            "a column must say whose records are whose: data.column."
-        )
-    free = rng.permutation(np.array(sorted(set(range(len(data))) - set(held)), dtype=np.int64))
-    mine: dict[str, list[int]] = {}
-    for record, name in sorted(held.items()):
-        mine.setdefault(name, []).append(record)
-    groups: list[IntArray] = []
-    used = 0
-    for name, size in zip(plan.population.ids, plan.population.sizes.tolist(), strict=True):
-        had = np.array(mine.get(name, [])[:size], dtype=np.int64)
-        more = size - had.size
-        if used + more > free.size:
-            raise InputError.because(
-                f"{name!r} brings {more} more records, and {free.size - used} of {data.name} were "
-                f"nobody's in {after}; records of clients that left stay theirs. Give it fewer, or "
-                "data with a column of its own."
-            )
-        groups.append(np.concatenate([had, free[used : used + more]]))
-        used += more
-    begun_with = read_json(after / SETTINGS)["partition"]["sha256"]
-    rule = {"rule": "carried on", "from": str(begun_with)}
-    sizes, names = [group.size for group in groups], tuple(plan.population.ids)
-    return dealt(np.concatenate(groups), sizes, len(data), rule, names)
-
-
-def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) -> None:
-    """Refuse a record that was another client's: under a new name its history would be lost.
-
-    Raises:
-        InputError: one has changed hands.
-    """
-    held = _holders(after, data)
-    for k, name in enumerate(plan.population.ids):
-        for record in partition.client(k).tolist() if held else ():
-            was = (held or {}).get(record, name)
-            if was != name:
-                raise InputError.because(
-                    f"record {record} was of client {was!r} in {after} and is of {name!r} now: "
-                    "what was spent on it counts under its old id. Give clients the ids they had."
-                )

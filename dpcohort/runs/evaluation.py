@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
@@ -73,8 +74,6 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
         >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
         (2.0, -0.484, 4.484)
     """
-    from scipy.stats import t as student
-
     number("confidence", confidence, above=0, below=1)
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
@@ -82,7 +81,7 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     mean = float(array.mean())
     half = math.inf
     if array.size > 1:
-        quantile = float(student.ppf((1 + confidence) / 2, array.size - 1))
+        quantile = float(stdtrit(array.size - 1, (1 + confidence) / 2))
         half = quantile * float(array.std(ddof=1)) / math.sqrt(array.size)
     return Interval(
         mean=mean, low=mean - half, high=mean + half, count=int(array.size), confidence=confidence

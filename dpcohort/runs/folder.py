@@ -21,12 +21,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from dpcohort._version import __version__
 from dpcohort.atomic_file import atomic_writer, new_file_mode, sync_folder, write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_JSON, LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.text_files import parse_json
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None
 
 #: Settings that may change on a resume without changing the result.
 _FREE = ("label", "evaluate_every", "checkpoint_every")
@@ -356,9 +364,7 @@ def open_log(path: Path, *, exclusive: bool = False) -> FileIO:
 
 def _lock(file: FileIO) -> None:
     """Keep every other process out until this one closes the file or dies."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system
+    if fcntl is None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -471,8 +477,6 @@ def write_checkpoint(folder: Path, arrays: Arrays, *, next_round: int, owner: st
         next_round: the round it will do next; it names the file.
         owner: what the state belongs to (a hash of plan and settings); checked when it is read.
     """
-    from safetensors.numpy import save
-
     note = {"next_round": next_round, "owner": owner}
     note["sha256"] = content_sha256(arrays, json.dumps(note, sort_keys=True))
     # One metadata key: the order of several in the file would not be the same twice.
@@ -492,8 +496,6 @@ def read_checkpoint(path: Path, *, owner: str | None = None) -> tuple[int, dict[
         VerificationError: one bit of it is not as it was written.
         InputError: it belongs to another run.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="numpy") as file:
             note = parse_json(file.metadata()["dpcohort"])

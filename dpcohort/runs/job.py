@@ -55,10 +55,11 @@ from dpcohort.models import (
 from dpcohort.plan import Plan
 from dpcohort.plugins import full_name
 from dpcohort.round_record import RoundRecord
+from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
-from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
-from dpcohort.runs.continuation import carried_partition, check_holders, going_on
+from dpcohort.runs.continuation import going_on
 from dpcohort.runs.journal import Journal
+from dpcohort.runs.partitions import carried_partition, check_holders, partition_labels
 from dpcohort.runs.provenance import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss

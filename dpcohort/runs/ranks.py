@@ -35,7 +35,9 @@ from dpcohort.engine.ranks import LostRankError, Ranks, own_gpu
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import exhausted
 from dpcohort.plan import Plan
-from dpcohort.runs.configured import configured_data, configured_job
+from dpcohort.runs.config_data import configured_data
+from dpcohort.runs.config_job import configured_job
+from dpcohort.runs.execution import engine_of, failure_on_records
 from dpcohort.runs.folder import settings_sha256
 from dpcohort.runs.job import Job
 
@@ -174,8 +176,6 @@ class _Worker:
             self._ranks.refuse(*self._failure(error))
 
     def _prepare(self, order: Mapping[str, Any]) -> None:
-        from dpcohort.runs.training import engine_of
-
         self._engine, self._jobs = None, []
         device, has_own = order["device"], False
         if device != "cpu" and torch.cuda.is_available():
@@ -230,8 +230,6 @@ class _Worker:
 
     def _failure(self, error: Exception) -> tuple[int, str]:
         """Exit code and words of an error, privately without its text."""
-        from dpcohort.runs.training import failure_on_records
-
         if isinstance(error, DpcohortError):
             return error.exit_code, str(error)
         words = exhausted(error) or failure_on_records(error, self._jobs)

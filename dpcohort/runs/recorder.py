@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.numpy import save as tensors_as_bytes
 
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import Cohort
@@ -337,10 +338,8 @@ class Recorder:
 
 
 def _save_weights(path: Path, weights: Any) -> None:
-    from safetensors.numpy import save
-
     with atomic_writer(path, binary=True) as file:
-        file.write(save(dict(weights)))
+        file.write(tensors_as_bytes(dict(weights)))
 
 
 def _inputs(job: TrainingJob) -> dict[str, Any]:

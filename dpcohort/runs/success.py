@@ -11,17 +11,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from dpcohort.errors import DpcohortError
-
-if TYPE_CHECKING:
-    from dpcohort.metrics import Check
-    from dpcohort.plan import Plan
-    from dpcohort.round_record import RoundRecord, TestResult
-    from dpcohort.tasks import Task
+from dpcohort.metrics import Check, check_trivial, measure, prediction_faults, trivial_outputs
+from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord, TestResult
+from dpcohort.tasks import Task
 
 #: A model whose test loss has grown so much since its best, past the trivial one, diverges.
 _GROWN = 1.2
@@ -96,8 +94,6 @@ def judgement(
         ``metrics`` and ``trivial`` with the same keys, ``check`` (a `Check` in plain values) and
         ``warnings``, sentences.
     """
-    from dpcohort.metrics import check_trivial, measure, prediction_faults, trivial_outputs
-
     check = check_trivial(task, outputs, labels)
     warnings = [] if check.is_better else [f"{check.sentence}."]
     warnings += prediction_faults(task, outputs, labels)
@@ -152,8 +148,6 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         >>> task_of({"data": {"classes": 1}, "task": {"kind": "counts"}}).loss
         'poisson'
     """
-    from dpcohort.tasks import Task
-
     data, said = settings.get("data"), settings.get("task")
     classes = data.get("classes") if isinstance(data, Mapping) else None
     outputs = classes if isinstance(classes, int) else 2
@@ -180,8 +174,6 @@ def check_of(judged: Mapping[str, Any], test: TestResult | None = None) -> Check
         >>> check_of({}, test).sentence.partition(" (")[0]
         'test accuracy 50.0 % is NOT BETTER than always saying class 0'
     """
-    from dpcohort.metrics import Check
-
     stored = judged.get("check")
     if isinstance(stored, Mapping):
         try:

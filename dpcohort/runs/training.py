@@ -7,36 +7,31 @@ import ctypes
 import logging
 import re
 import sys
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
 from torch import nn
 
-import dpcohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.config import Config
 from dpcohort.consent import typed
 from dpcohort.data import Dataset
 from dpcohort.engine import (
     Arrived,
-    BatchedEngine,
     Evaluator,
-    Experiment,
-    ReferenceEngine,
     ServerStep,
     Trainer,
     train_rounds,
 )
-from dpcohort.errors import DpcohortError, InputError
-from dpcohort.limits import exhausted
+from dpcohort.errors import InputError
 from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function, named_plugin
-from dpcohort.round_record import RoundRecord
-from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.config_data import configured_data
+from dpcohort.runs.config_job import configured_job
+from dpcohort.runs.configured import combinations
+from dpcohort.runs.execution import engine_of, with_failures
 from dpcohort.runs.folder import (
     is_run,
 )
@@ -169,27 +164,6 @@ def _check_callbacks(callbacks: Sequence[Callback], *, private: bool) -> None:
         )
 
 
-def engine_of(
-    jobs: Sequence[Job], *, micro_batch: int | None = None
-) -> tuple[ReferenceEngine | BatchedEngine, list[Experiment]]:
-    """What computes the updates of jobs that go together, and what it trains.
-
-    Args:
-        jobs: with the same model and data set.
-        micro_batch: examples in one pass at most; None picks a bound.
-    """
-    first = jobs[0]
-    records = first.records()
-    experiments = [
-        job.experiment(records if job is first else records.repartitioned(job.partition))
-        for job in jobs
-    ]
-    if first.engine == "reference":
-        return ReferenceEngine(first.trained, experiments, loss=first.loss), experiments
-    engine = BatchedEngine(first.trained, experiments, loss=first.loss, micro_batch=micro_batch)
-    return engine, experiments
-
-
 def run_rounds(
     parts: Sequence[Recorder],
     trainer: Trainer,
@@ -225,7 +199,7 @@ def run_rounds(
         evaluator=evaluator,
         evaluate_every=evaluate_every,
     )
-    for records in _told(rounds, [part.job for part in parts if isinstance(part.job, Job)]):
+    for records in with_failures(rounds, [part.job for part in parts if isinstance(part.job, Job)]):
         for part, record in zip(parts, records, strict=True):
             line = part.record(record)
             for callback in callbacks:
@@ -239,56 +213,6 @@ def _give_back_memory() -> None:
     if sys.platform == "linux":
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def _told(
-    rounds: Iterator[tuple[RoundRecord, ...]], jobs: Sequence[Job]
-) -> Iterator[tuple[RoundRecord, ...]]:
-    """The rounds; what goes wrong on records is told in one message, privately without its text.
-
-    Args:
-        rounds: being trained.
-        jobs: those of them whose records are on this machine.
-
-    Raises:
-        InputError: a loss of the user's failed on a record, or anything did in a private run.
-    """
-    try:
-        yield from rounds
-        return
-    except DpcohortError:
-        raise
-    except Exception as error:  # the user's loss or model may fail in any way
-        words = failure_on_records(error, jobs)
-        if words is None:
-            raise
-    raise InputError.because(words)  # here the error with its text is gone
-
-
-def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
-    """What to say of an error in a round; None where it may be seen as it is."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    code, line = frames[-1][0].f_code, frames[-1][1]
-    ours = Path(dpcohort.__file__).parent in Path(code.co_filename).parents
-    if exhausted(error) is not None or (isinstance(error, OSError) and ours):
-        return None
-    kind, said, whose = type(error).__name__, "", "the training"
-    for name in {job.task.loss for job in jobs if is_named_function(job.task.loss)}:
-        own = getattr(named_plugin("loss", name), "__code__", None)
-        found = [(frame.f_code, at) for frame, at in frames if frame.f_code is own]
-        if found:
-            (code, line), whose = found[-1], f"the loss {name}"
-    if any(job.private for job in jobs):
-        said = (
-            " What it says is withheld, as it may be about a record: try it on made-up or public "
-            "records without --private-entropy."
-        )
-    elif whose == "the training":
-        return None  # a mistake of ours, or of a model in a simulation, with its traceback
-    else:
-        kind = f"{kind}: {str(error).rstrip('.')}"
-    where = f"{Path(code.co_filename).name}, line {line}"
-    return f"{whose} failed on records of a round ({where}): {kind}.{said} The round is counted."
 
 
 def _check_side_by_side(jobs: Sequence[Job]) -> None:

@@ -36,9 +36,9 @@ from dpcohort.plan import Plan
 from dpcohort.planning.participation import CappedRule, FixedCohorts
 from dpcohort.plugins import RULES
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.configured import PLANS_OWN, aggregation_for
-from dpcohort.runs.continuation import broken_leavers, segment_of
+from dpcohort.runs.aggregation_record import PLANS_OWN, aggregation_for
 from dpcohort.runs.draw_signatures import DrawSignatures, check_signatures
+from dpcohort.runs.earlier_runs import broken_leavers, segment_of
 from dpcohort.runs.folder import (
     BEFORE,
     CHARGES,

@@ -24,7 +24,8 @@ from dpcohort.errors import InputError
 from dpcohort.explain import NoiseGain, Scenario, noise_gains
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
-from dpcohort.runs.configured import configured_population, data_section
+from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs.config_data import data_section
 from dpcohort.training import Training
 from dpcohort.tuning.search import (
     PROBLEMS,

@@ -37,14 +37,14 @@ from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import (
+from dpcohort.runs.config_clients import (
     configured_charges,
     configured_population,
-    held_out_within,
     promised_population,
 )
+from dpcohort.runs.partitions import held_out_within
+from dpcohort.runs.prediction import model_outputs
 from dpcohort.runs.provenance import TUNING_SOURCES
-from dpcohort.runs.run import model_outputs
 from dpcohort.runs.training import train_job
 from dpcohort.tuning.search import Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for

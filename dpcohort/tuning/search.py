@@ -28,7 +28,9 @@ from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
-from dpcohort.runs.configured import configured_population, configured_training, data_section
+from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs.config_data import data_section
+from dpcohort.runs.configured import configured_training
 from dpcohort.runs.provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings

@@ -18,7 +18,11 @@ from dpcohort.data import private_bounds
 from dpcohort.data.private_bounds import discrete_laplace, estimate_bounds
 from dpcohort.errors import InputError
 from dpcohort.runs import configured_job
-from dpcohort.runs.configured import configured_charges, configured_population, promised_population
+from dpcohort.runs.config_clients import (
+    configured_charges,
+    configured_population,
+    promised_population,
+)
 
 PEOPLE = Population.from_arrays(
     ids=["a", "b", "free"], sizes=[400, 400, 100], epsilon=[4.0, 1.0, np.nan],

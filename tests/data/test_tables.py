@@ -15,7 +15,7 @@ from dpcohort.data.dataset import without_label
 from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_population
+from dpcohort.runs.config_clients import configured_population
 from dpcohort.tasks import Task
 
 ROWS = {

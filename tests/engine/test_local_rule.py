@@ -14,7 +14,7 @@ from dpcohort.engine import Optimiser
 from dpcohort.engine.local_rule import ControlVariates, Proximal, local_rule
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
-from dpcohort.runs.configured import configured_optimiser
+from dpcohort.runs.config_job import configured_optimiser
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job, train_side_by_side
 

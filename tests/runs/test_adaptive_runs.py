@@ -12,7 +12,7 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_side_by_side
 

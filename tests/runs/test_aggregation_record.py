@@ -12,11 +12,8 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.runs import train, verify_run
-from dpcohort.runs.configured import (
-    aggregation_for,
-    configured_job,
-    described_aggregation,
-)
+from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job, train_side_by_side
 from dpcohort.runs.verification import _aggregation_problems

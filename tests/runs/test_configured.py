@@ -7,7 +7,9 @@ import pytest
 from dpcohort.config import commented_config, load_config, loads_config
 from dpcohort.engine import ConstantStep, InverseRootStep, InverseTimeStep
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.config_data import configured_data
+from dpcohort.runs.config_job import configured_job
+from dpcohort.runs.configured import combinations
 
 
 @pytest.fixture

@@ -16,16 +16,10 @@ from dpcohort.data import dataset_from_arrays, read_table
 from dpcohort.data.private_bounds import estimate_bounds
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import (
-    configured_plan,
-    configured_population,
-    configured_training,
-    held_out_within,
-    listed_clients,
-    partition_labels,
-    promised_population,
-    seen_columns,
-)
+from dpcohort.runs.config_clients import configured_population, listed_clients, promised_population
+from dpcohort.runs.config_data import seen_columns
+from dpcohort.runs.configured import configured_plan, configured_training
+from dpcohort.runs.partitions import held_out_within, partition_labels
 from dpcohort.runs.receipts import make_receipts
 from dpcohort.tasks import Task
 

@@ -24,13 +24,8 @@ from dpcohort.errors import (
 )
 from dpcohort.plan import Past, Plan
 from dpcohort.runs import Run, replan, train, verify_run
-from dpcohort.runs.continuation import (
-    carried_partition,
-    charge_run,
-    going_on,
-    segment_of,
-    take_over,
-)
+from dpcohort.runs.continuation import charge_run, going_on, take_over
+from dpcohort.runs.earlier_runs import segment_of
 from dpcohort.runs.folder import (
     is_run,
     latest_checkpoint,
@@ -40,6 +35,7 @@ from dpcohort.runs.folder import (
 )
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal, planned_draws
+from dpcohort.runs.partitions import carried_partition
 from dpcohort.runs.verification import _Check
 
 ROUNDS = 6
@@ -283,7 +279,7 @@ def test_more_rounds_after_the_plan_was_made_are_not_forgotten(half, tmp_path):
 def test_a_plan_with_a_shorter_past_is_refused(half, tmp_path):
     plan = replan(half, people(d=8.0), seed=2)
     first = plan.past.segments[0]
-    short = replace(first.spent["d"].events[0], steps=1)
+    short = replace(first.spent["d"].events[0], count=1)
     forged = replace(plan, past=Past((replace(first, spent={"d": History((short,))}),)))
     forged.verify()  # its own sums are right
     with pytest.raises(VerificationError, match="not as it was when the plan was made"):
@@ -302,7 +298,7 @@ def test_the_past_is_in_the_file_and_in_the_hash(half, tmp_path):
     path = tmp_path / "plan.json"
     plan.save(path)
     assert Plan.load(path) == plan
-    assert Plan.load(path).before == plan.past.segments
+    assert Plan.load(path).past.segments == plan.past.segments
     content = json.loads(path.read_text())
     content["past"]["runs"][0]["spent"]["d"][0]["steps"] -= 1
     path.write_text(json.dumps(content))
@@ -426,7 +422,7 @@ def test_who_reported_is_charged_at_its_caps(tmp_path):
 
 
 def test_a_start_cut_short_is_begun_again(half, tmp_path, monkeypatch):
-    from dpcohort.runs import training
+    from dpcohort.runs import recorder
 
     plan = replan(half, people(d=8.0), seed=2)
     with monkeypatch.context() as patch:
@@ -434,7 +430,7 @@ def test_a_start_cut_short_is_begun_again(half, tmp_path, monkeypatch):
         def fail(path, value):
             raise StopError
 
-        patch.setattr(training, "write_json", lambda p, v: fail(p, v) if "run" in p.name else None)
+        patch.setattr(recorder, "write_json", lambda p, v: fail(p, v) if "run" in p.name else None)
         with pytest.raises(StopError):
             go_on(plan, half, tmp_path / "B")
     assert not is_run(tmp_path / "B")

@@ -24,7 +24,8 @@ from dpcohort.report.html.page import report_of_runs
 from dpcohort.report.html.sources import read_groups
 from dpcohort.report.plan_summary import plan_values
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.continuation import replan, segment_of
+from dpcohort.runs.continuation import replan
+from dpcohort.runs.earlier_runs import segment_of
 from dpcohort.runs.job import make_job
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.training import train_job

@@ -10,7 +10,7 @@ import pytest
 from dpcohort import Population, Training, make_plan, verify_run
 from dpcohort.config import commented_config, loads_config
 from dpcohort.runs import train
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.training import train_job
 
 

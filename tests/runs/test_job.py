@@ -15,7 +15,7 @@ from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_pa
 from dpcohort.engine import Streams
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
-from dpcohort.runs.configured import configured_data
+from dpcohort.runs.config_data import configured_data
 from dpcohort.runs.folder import settings_sha256
 from dpcohort.runs.job import make_job, resolve_device
 

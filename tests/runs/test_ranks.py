@@ -10,7 +10,7 @@ import pytest
 from dpcohort.config import commented_config, load_config
 from dpcohort.engine.ranks import Ranks
 from dpcohort.errors import InputError
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.ranks import run_command
 from dpcohort.runs.training import train_job
 

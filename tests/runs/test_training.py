@@ -20,7 +20,7 @@ from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.callbacks import EachRound
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.folder import read_log
 from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import Journal

@@ -15,7 +15,7 @@ from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.configured import configured_job
+from dpcohort.runs.config_job import configured_job
 from dpcohort.runs.training import train_job, train_side_by_side
 
 from .conftest import small_plan

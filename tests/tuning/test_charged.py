@@ -15,7 +15,7 @@ from dpcohort.accounting.charges import private_clients
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import (
+from dpcohort.runs.config_clients import (
     configured_charges,
     configured_population,
     promised_population,

@@ -34,8 +34,9 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
+from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 from dpcohort.runs.chooser import Ask
-from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
+from dpcohort.runs.config_job import configured_optimiser
 from dpcohort.runs.folder import (
     CLIENT_LEDGERS,
     EXCHANGE,

@@ -563,7 +563,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
     """
     from dpcohort.config import load_config
     from dpcohort.data import DATASET_NAMES, load_dataset
-    from dpcohort.runs.configured import configured_data, data_section
+    from dpcohort.runs.config_data import configured_data, data_section
 
     clients = None if run.plan is None else run.plan.population.ids
     key = f"{run.data_name}, {run.config}, {clients}"
