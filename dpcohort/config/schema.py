@@ -26,6 +26,7 @@ from dpcohort.accounting.contract import (
 from dpcohort.accounting.sampler import Neighbours
 from dpcohort.accounting.samplers import SamplerName
 from dpcohort.clients import Budget, Population
+from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
     PAPER_BUDGETS,
@@ -34,7 +35,7 @@ from dpcohort.clients.distributions import (
     fixed,
     share_out,
 )
-from dpcohort.clients.population import MAX_SIZE, numbered
+from dpcohort.clients.ids import numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS
 from dpcohort.plugins import check_settings, find_rule, settings_of

@@ -20,7 +20,7 @@ from dpcohort.accounting.charges import (
     read_charge,
 )
 from dpcohort.clients import Population
-from dpcohort.clients.population import nearest_id
+from dpcohort.clients.ids import nearest_id
 from dpcohort.config import Config
 from dpcohort.config.schema import DataSection
 from dpcohort.data import Dataset
