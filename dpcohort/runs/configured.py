@@ -20,7 +20,7 @@ from dpcohort._validate import IntArray, number
 from dpcohort.accounting.charges import (
     Charge,
     after_charges,
-    check_neighbours,
+    check_relation,
     private_clients,
     read_charge,
 )
@@ -40,7 +40,7 @@ from dpcohort.training import Training
 if TYPE_CHECKING:
     from dpcohort.aggregation import AggregationRule
     from dpcohort.config.schema import DataSection, OptimiserSection
-    from dpcohort.data import Dataset, Partition, TableColumns
+    from dpcohort.data import Dataset, Partition, PersonTerms, TableColumns
     from dpcohort.data.tables import Table
     from dpcohort.engine import Optimiser
     from dpcohort.runs.job import Job, JobOptions
@@ -87,9 +87,34 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
         stated = section.model_dump(include={"classes", "test_public"}, exclude_unset=True)
+        if section.person is not None:
+            whose = _array_owners(config, section)
+            found = load_arrays(config.folder / name, given, stated, section.person, **whose)
+            kept = config.contract.unit.name == "person"
+            return with_task(config, found if kept else replace(found, persons=None))
         return with_task(config, load_arrays(config.folder / name, given, stated))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
+
+
+def person_terms(config: Config) -> PersonTerms:
+    """How the rows of a person are used, as [data] says."""
+    from dpcohort.data import PersonTerms
+
+    section = data_section(config)
+    return PersonTerms(
+        most=section.rows_per_person,
+        person_rows=section.person_rows,
+        blank=section.blank_person,
+    )
+
+
+def _array_owners(config: Config, section: DataSection) -> dict[str, Any]:
+    """Whose the rows of arrays are, beside their persons."""
+    from dpcohort.data.arrays import map_npy
+
+    owners = None if section.column is None else map_npy(config.folder / section.column)
+    return {"clients": owners, "terms": person_terms(config)}
 
 
 def with_task(config: Config, data: Dataset) -> Dataset:
@@ -116,7 +141,7 @@ def partition_labels(data: Dataset) -> IntArray:
         >>> partition_labels(load_dataset("digits")).max()
         np.int64(9)
     """
-    labels = data.train_labels
+    labels = data.record_labels
     if data.task.predicts_classes:
         return labels
     if labels.ndim > 1:  # sets of labels, numbered
@@ -147,6 +172,7 @@ def _table_data(config: Config, section: DataSection, clients: Collection[str] |
             name=path.stem,
             tested=clients,
             public=_public_clients(config, section, table),
+            persons=person_terms(config) if config.contract.unit.name == "person" else None,
         )
         return of_path(data, path)
     except FileFormatError:
@@ -191,6 +217,7 @@ def table_columns(config: Config) -> TableColumns:
         return TableColumns(
             label=label,
             client=section.client,
+            person=section.person,
             features=tuple(section.features),
             categories=section.categories,
             bounds=bounds,
@@ -319,7 +346,7 @@ def _all_clients(config: Config, data: Dataset | None) -> Population:
         return config.population()
     dataset = configured_data(config) if data is None else data
     if _has_own_clients(config.data, dataset):
-        return own_clients(config, np.asarray(dataset.clients), dataset.name)
+        return own_clients(config, np.asarray(dataset.record_clients), dataset.name)
     if config.data.estimated_bounds is not None:
         raise InputError.because(
             'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
@@ -377,7 +404,7 @@ def configured_charges(config: Config) -> tuple[Charge, ...]:
         charge, _ = read_charge(config.folder / config.data.estimated_bounds)
         found[charge.id] = charge
     charges = tuple(found.values())
-    check_neighbours(charges, config.contract.neighbours)
+    check_relation(charges, config.contract)
     return charges
 
 
@@ -477,7 +504,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
     if section is None or not is_table(section.name) or section.client is None:
         return Population.from_csv(path, allow_large_delta=allow_large_delta)
     data = configured_data(config)
-    owners = np.asarray(data.clients)
+    owners = np.asarray(data.record_clients)
     sizes = Counter(owners.tolist())
     stated = Population.from_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
     changes = [f"population.allow_large_delta={str(allow_large_delta).lower()}"]
@@ -687,16 +714,7 @@ def held_out_within(
     sizes = [len(records) for records in kept]
     rule = {**whole.rule, "held_out": share}
     partition = dealt(np.arange(rest.size), sizes, int(rest.size), rule, whole.names)
-    left = replace(
-        data,
-        name=f"{data.name} (held out {share:g} of each client)",
-        train_inputs=data.train_inputs[rest],
-        train_labels=data.train_labels[rest],
-        test_inputs=data.train_inputs[scored],
-        test_labels=data.train_labels[scored],
-        clients=None if data.clients is None else data.clients[rest],
-        test_clients=None if data.clients is None else data.clients[scored],
-    )
+    left = data.held_out(rest, scored, name=f"{data.name} (held out {share:g} of each client)")
     return left, plan.population.with_sizes(sizes), partition
 
 
@@ -741,7 +759,7 @@ def _partition(
 
     section, labels = data_section(config), partition_labels(data)
     if _has_own_clients(section, data):
-        split = column_partition(np.asarray(data.clients))
+        split = column_partition(np.asarray(data.record_clients))
         return _in_order(split, plan.population.ids, len(data))
     has_public = round(section.public_share * len(data)) > 0
     seed = run_seed if section.seed is None else section.seed
@@ -759,7 +777,7 @@ def _partition(
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
         path, some = config.folder / section.column, after is not None
-        found = _by_column(path, private, len(data), ids, some_left=some)
+        found = _by_column(path, private, data, ids, some_left=some)
     elif section.alpha is not None:
         found = dirichlet_partition(
             labels, sizes=sizes, alpha=section.alpha, records=private, rng=rng
@@ -774,21 +792,23 @@ def _partition(
 
 
 def _by_column(
-    path: Path, records: IntArray, total: int, ids: Sequence[str], *, some_left: bool
+    path: Path, records: IntArray, data: Dataset, ids: Sequence[str], *, some_left: bool
 ) -> Partition:
     """The partition by a column, its clients in the order of the population.
 
     Args:
         path: the column.
         records: those that are not public.
-        total: how many there are in all.
+        data: the data set.
         ids: the clients.
         some_left: records of others are of clients that left, and are not used.
     """
     from dpcohort.data import column_partition
     from dpcohort.data.arrays import map_npy
 
-    values = map_npy(path)
+    values, total = map_npy(path), len(data)
+    if data.persons is not None and values.shape == data.train_labels.shape[:1]:
+        values = values[data.persons.first]
     if values.shape != (total,):
         raise FileFormatError(path, f"has shape {values.shape}; the data has {total} records.")
     split = column_partition(values, records=records)
