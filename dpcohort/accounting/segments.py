@@ -217,8 +217,9 @@ def exhausted_clients(population: Population, before: Sequence[Segment]) -> dict
 def check_contract(before: Sequence[Segment], contract: Contract, cohort_size: int) -> None:
     """Refuse a past that has no total under this contract.
 
-    There is none under another neighbouring relation or for another unit, nor where clients counted
-    on more honest members than they do now: what they spent was bounded by noise that they no longer trust in.
+    There is none under another neighbouring relation or for another unit, nor where clients assumed
+    more honest members than they do now: what they spent was bounded by noise that they no longer
+    trust in.
 
     Args:
         before: earlier runs.

@@ -4,8 +4,8 @@
 **Record**: one row. Somebody with several rows is protected less, see
 :mod:`dpcohort.accounting.risk`. **Person**: all rows of one person with a client, of which at most
 a public number is used; batches are drawn by person, and the gradients of a person's rows are
-clipped as one. A person who is with two clients is protected by each of them alone. **Client**: everything
-that a client holds.
+clipped as one. A person who is with two clients is protected by each of them alone. **Client**:
+everything that a client holds.
 
 Sizes, batches and sampling rates count units: of a client whose unit is the person, persons.
 """

@@ -128,7 +128,7 @@ class TableColumns:
         for key in ("features", "categories", "bounds"):
             for one in getattr(self, key):
                 if one in self._taken:
-                    words = f"names {one!r}: the label, the client or the person, and no feature."
+                    words = f"names {one!r}, which is the {self._taken[one]} and no feature."
                     raise InputError.about(key, words)
         self._check_missing()
 
@@ -145,9 +145,9 @@ class TableColumns:
                 raise InputError.about(name, words)
 
     @property
-    def _taken(self) -> set[str | None]:
-        """Columns that no model sees."""
-        return {*self.targets, self.client, self.person}
+    def _taken(self) -> dict[str | None, str]:
+        """Columns that no model sees, and what each of them says."""
+        return dict.fromkeys(self.targets, "label") | {self.client: "client", self.person: "person"}
 
     @property
     def targets(self) -> tuple[str, ...]:

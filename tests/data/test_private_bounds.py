@@ -59,8 +59,9 @@ def test_all_counts_of_a_client_together_cost_what_it_pays(monkeypatch, neighbou
     scales = []
     monkeypatch.setattr(private_bounds, "discrete_laplace", lambda s, rng: scales.append(s) or 0)
     charge, _ = estimate_bounds(
-        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours=neighbours, seed=0
-    )
+        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, seed=0,
+        contract=Contract.of("tight", {"zero-out": "poisson", "replace-one": "fixed"}[neighbours]),
+    )  # fmt: skip
     assert len(scales) == 2 * 2 * private_bounds.CELLS  # two columns, two clients with a budget
     # A record is in one cell of each column: the sum of sensitivity / scale over columns.
     for client, at in (("a", 0), ("b", private_bounds.CELLS)):
