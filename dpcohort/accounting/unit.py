@@ -19,6 +19,11 @@ from pydantic import AfterValidator
 
 from dpcohort._validate import choice
 
+#: What is done with the gradients of a person's rows.
+PersonRows = Literal["sum", "mean"]
+#: What a row without a person is: refused, or a person of its own.
+BlankPerson = Literal["refuse", "own"]
+
 
 @dataclass(frozen=True)
 class Unit:

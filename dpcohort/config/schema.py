@@ -25,7 +25,7 @@ from dpcohort.accounting.contract import (
 )
 from dpcohort.accounting.sampler import Neighbours
 from dpcohort.accounting.samplers import SamplerName
-from dpcohort.accounting.unit import UnitName
+from dpcohort.accounting.unit import BlankPerson, PersonRows, UnitName
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
@@ -36,7 +36,6 @@ from dpcohort.clients.distributions import (
     share_out,
 )
 from dpcohort.clients.population import MAX_SIZE, numbered
-from dpcohort.data.persons import BlankPerson, PersonRows
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS, MOST_PERSON_ROWS
 from dpcohort.plugins import check_settings, find_rule, settings_of

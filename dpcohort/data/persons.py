@@ -12,20 +12,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, IntArray, choice, number, whole_number
+from dpcohort.accounting.unit import BlankPerson, PersonRows
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_PERSON_ROWS
 from dpcohort.plain_text import one_line
-
-#: What is done with the gradients of a person's rows.
-PersonRows = Literal["sum", "mean"]
-#: What a row without a person is: refused, or a person of its own.
-BlankPerson = Literal["refuse", "own"]
 
 _ROWS_STREAM, _TEST_STREAM = 29, 31
 #: Names of columns that are likely to say whose a row is.
