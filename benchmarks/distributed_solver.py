@@ -20,7 +20,6 @@ import numpy as np
 
 from dpcohort._validate import FloatArray
 from dpcohort.selection import Pool, solve_distributed
-from dpcohort.selection.distributed import distributed_objective
 from dpcohort.selection.instance import Costs
 
 
@@ -101,7 +100,7 @@ def compare(count: int) -> None:
         one = instance(seed)
         pool = Pool(one.members, one.honest)
         ours = solve_distributed(one.u, one.a, **pool._asdict(), **one.options)
-        theirs = distributed_objective(conic_weights(one), one.costs, pool)
+        theirs = pool.objective(conic_weights(one), one.costs)
         gaps.append(ours.gap / ours.objective)
         excess.append(theirs / ours.objective - 1.0)
         beaten.append(max(0.0, ours.lower_bound / theirs - 1.0))

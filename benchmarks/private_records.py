@@ -70,7 +70,7 @@ def main() -> None:
         ("a recurrent layer", Recurrent(), cross_entropy),
         ("a `forward` that asks for numbers", Deciding(), cross_entropy),
     ]
-    ways = {"banked": "1, shared passes", "vmap": "2, 32 at a time", "loop": "2, one by one"}
+    ways = {"stacked": "1, shared passes", "vmap": "2, 32 at a time", "loop": "2, one by one"}
     x, y = torch.randn(_RECORDS, _WIDTH), torch.arange(_RECORDS) % 2
     lattice, rows = Lattice(1.0, 1.0), np.arange(_RECORDS)
     for name, model, loss in cases:

@@ -557,7 +557,7 @@ def noise_gains(scenario: Scenario) -> list[NoiseGain]:
     total = now.noise(p)
     near = scenario.problem(population.with_scaled_budgets(1.0 + _NEAR))
     private = np.flatnonzero(~population.public)
-    if now.pool is None:
+    if now.pool.honest == 1:
         change = near.own_noise(p) - now.own_noise(p)
     else:  # everybody's share depends on what each of them needs
         change = np.zeros(len(population))
@@ -866,7 +866,7 @@ def _trusted(scenario: Scenario) -> tuple[TrustOutcome, SelectionProblem]:
     pool, pays, noise = problem.pool, None, problem.noise(w)
     # Everybody's own noise at the same weights: what trusting nobody would add.
     alone = float(problem.own_noise(w).sum())
-    if pool is not None and alone > 0:
+    if alone > 0:
         # h shares of it protect, so that all noise there is would be h times as much as one.
         pays = int(np.floor(noise * pool.honest / alone + 1e-9)) + 1
         pays = None if pays > pool.cohort_size else max(pays, 2)
@@ -874,7 +874,7 @@ def _trusted(scenario: Scenario) -> tuple[TrustOutcome, SelectionProblem]:
         TrustOutcome(
             trust=scenario.contract.trust,
             cohort_size=scenario.training.cohort_size,
-            honest=1 if pool is None else pool.honest,
+            honest=pool.honest,
             noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
             bias=float(np.abs(w - problem.unbiased).sum()),
             gain=alone / noise if noise > 0 else 1.0,

@@ -32,7 +32,7 @@ from dpcohort.accounting.distributed import NoiseShares, refuse_undistributable,
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
 from dpcohort.accounting.segments import Segment, Source
 from dpcohort.clients import Population
-from dpcohort.clients.population import COLUMN_NAMES, shared
+from dpcohort.clients.columns import COLUMN_NAMES, shared
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.planning.certificate import Certificate, DistributedCertificate
@@ -48,7 +48,9 @@ from dpcohort.planning.reports import Origin, Reports
 from dpcohort.plugins import is_named_function
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
+from dpcohort.selection.distributed import SMALLEST_WEIGHT, Pool, distributed_weights
 from dpcohort.selection.problem import (
+    OWN_NOISE,
     PlannedRule,
     Selection,
     SelectionProblem,
@@ -753,14 +755,8 @@ def draw_probabilities(
         chosen: what it gave back.
         cohort_size: K; nobody is twice in a cohort.
     """
-    wanted = chosen.probabilities
-    if problem.pool is None:  # everybody counts on its own noise alone
-        return once_in_a_cohort(wanted, cohort_size)
-    from dpcohort.selection.distributed import distributed_probabilities
-
-    return distributed_probabilities(
-        wanted, problem.noise_costs, problem.linear_costs, problem.pool
-    )
+    costs = (problem.noise_costs, problem.linear_costs)
+    return once_in_a_cohort(problem.pool.probabilities(chosen.probabilities, *costs), cohort_size)
 
 
 def _pool(
@@ -792,8 +788,6 @@ def _pool(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
             "or give clients budgets."
         )
-    from dpcohort.selection.distributed import SMALLEST_WEIGHT, distributed_weights
-
     if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
         weights = np.zeros(len(population))
         here = counts > 0
@@ -873,11 +867,7 @@ def selection_problem(
         )
     else:
         noise_costs, linear_costs = paper_costs(levels[0], dimension=training.dimension)
-    honest, pool = contract.honest(training.cohort_size), None
-    if honest > 1:
-        from dpcohort.selection.distributed import Pool
-
-        pool = Pool(training.cohort_size, honest)
+    honest = contract.honest(training.cohort_size)
     problem = SelectionProblem(
         unbiased=unbiased,
         epsilon=population.epsilon,
@@ -886,7 +876,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=pool,
+        pool=Pool(training.cohort_size, honest) if honest > 1 else OWN_NOISE,
     )
     return problem, levels
 

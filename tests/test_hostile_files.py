@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting.charges import Charge, write_charge
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.clients.population import read_clients_csv
+from dpcohort.clients.csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.data.arrays import load_arrays
 from dpcohort.data.dataset import Normalisation

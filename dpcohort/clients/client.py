@@ -8,13 +8,8 @@ from enum import Enum
 from typing import Final
 
 from dpcohort._validate import number, whole_number
-from dpcohort.clients.population import (
-    EPSILON_ALLOWED,
-    ID_ALLOWED,
-    MAX_EPSILON,
-    MAX_SIZE,
-    epsilon_step,
-)
+from dpcohort.clients.columns import EPSILON_ALLOWED, MAX_EPSILON, MAX_SIZE, epsilon_step
+from dpcohort.clients.ids import ID_ALLOWED
 from dpcohort.errors import InputError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, float_array, number, whole_number
-from dpcohort.clients.population import MAX_SIZE
+from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.errors import InputError
 
 # A distribution that keeps fewer of its draws than this is a mistake, and slow to draw from.

@@ -27,6 +27,7 @@ from dpcohort.accounting.sampler import Neighbours
 from dpcohort.accounting.samplers import SamplerName
 from dpcohort.accounting.unit import BlankPerson, PersonRows, UnitName
 from dpcohort.clients import Budget, Population
+from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
     PAPER_BUDGETS,
@@ -35,7 +36,7 @@ from dpcohort.clients.distributions import (
     fixed,
     share_out,
 )
-from dpcohort.clients.population import MAX_SIZE, numbered
+from dpcohort.clients.ids import numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS, MOST_PERSON_ROWS
 from dpcohort.plugins import check_settings, find_rule, settings_of

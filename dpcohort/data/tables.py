@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
-from dpcohort.clients.population import rows_with_lines
+from dpcohort.clients.csv_file import rows_with_lines
 from dpcohort.data.dataset import NO_CLASS, Dataset, dataset_from_arrays
 from dpcohort.data.persons import (
     BlankPerson,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpcohort.engine.randomness import Streams as Streams
     from dpcohort.engine.randomness import draw_batches as draw_batches
     from dpcohort.engine.reference import ReferenceEngine as ReferenceEngine
-    from dpcohort.engine.rounds import Arrived as Arrived
+    from dpcohort.engine.rounds import CohortUpdates as CohortUpdates
     from dpcohort.engine.rounds import ConstantStep as ConstantStep
     from dpcohort.engine.rounds import EngineState as EngineState
     from dpcohort.engine.rounds import Evaluator as Evaluator
@@ -50,7 +50,7 @@ __all__, __getattr__, __dir__ = names_on_use(
     randomness="Streams draw_batches",
     reference="ReferenceEngine",
     rounds=(
-        "Arrived ConstantStep EngineState Evaluator InverseRootStep InverseTimeStep "
+        "CohortUpdates ConstantStep EngineState Evaluator InverseRootStep InverseTimeStep "
         "Optimiser ServerStep StepSize Trainer evaluator_on outputs_on train_rounds"
     ),
 )

@@ -78,7 +78,7 @@ from dpcohort.engine.randomness import (
     standard_noise_,
 )
 from dpcohort.engine.ranks import Ranks
-from dpcohort.engine.rounds import Arrived, one_thread_each
+from dpcohort.engine.rounds import CohortUpdates, one_thread_each
 from dpcohort.errors import InputError
 
 _CPU_PASS_BYTES = 160 << 20
@@ -192,7 +192,9 @@ class BatchedEngine(Engine):
         """
         return sum(network.raw_nonfinite_count for network in self.networks)
 
-    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+    def updates(
+        self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
+    ) -> list[CohortUpdates]:
         """The noisy updates [draws, D] of a round of every experiment, from its parameters [D].
 
         They lie in memory that the next call uses again. With merged noise they are rows whose sum
@@ -216,7 +218,7 @@ class BatchedEngine(Engine):
             )
             self.ranks.collect(self._all_updates, _rows_of(passes))
         self.ranks.done()
-        return [Arrived(*pair) for pair in zip(cohorts, updates, strict=True)]
+        return [CohortUpdates(*pair) for pair in zip(cohorts, updates, strict=True)]
 
     def _prepare_ahead(self, t: int) -> None:
         """Prepare a round to come, if its cohorts are known and can be done."""
@@ -576,7 +578,7 @@ class BatchedEngine(Engine):
             return left
         place = row()
         last, noise = draw.part[1] is None and not merged, self._noise_memory(place)
-        end(place, found, last, ready.scale, noise, ready.dice, ready.spread)
+        end(place, found, last, ready.scale, noise, ready.rng, ready.spread)
         return None
 
     def _take_steps(
@@ -749,21 +751,21 @@ class BatchedEngine(Engine):
 
 
 class _Ready(NamedTuple):
-    """What the first step of a draw needs: rows, dice for its noise, factors on sum and noise."""
+    """What the first step of a draw needs: rows, rng for its noise, factors on sum and noise."""
 
     rows: IntArray
-    dice: torch.Generator | None
+    rng: torch.Generator | None
     scale: float
     spread: float
 
 
 def _ready(draw: Draw) -> _Ready:
     spread = draw.spread(0) if draw.part[1] is None else 0.0
-    dice = None
+    rng = None
     if spread > 0:
-        dice = draw.experiment.streams.generator("noise", **draw.name, step=0)
+        rng = draw.experiment.streams.generator("noise", **draw.name, step=0)
     rows = np.require(draw.rows(0), requirements="W")
-    return _Ready(rows, dice, draw.scale(0), spread)
+    return _Ready(rows, rng, draw.scale(0), spread)
 
 
 def _key(draw: Draw) -> tuple[int, ...]:

@@ -327,7 +327,7 @@ class DeviceDraws:
         self._indices, device = indices, records.device
         self._all_finite = torch.ones((), dtype=torch.bool, device=device)
         #: Whether passes may be recorded; false for good once a model turned out not to allow it.
-        self.records_passes = device.type == "cuda" and network.path.kind == "banked"
+        self.records_passes = device.type == "cuda" and network.path.kind == "stacked"
         self._pool = torch.cuda.graph_pool_handle() if self.records_passes else None
         self._sights: dict[Shape, int] = {}
         self._recordings: dict[Shape, CapturedPass] = {}

@@ -132,7 +132,7 @@ class IsolatedModel:
             self._alone = self._gradients_alone() if gradients else self._losses_alone
             self.path = ClippingPath(self._alone.kind, f"{reason}; {self._alone.reason}")
         else:
-            self.path = ClippingPath("banked", "every layer is known to keep records apart")
+            self.path = ClippingPath("stacked", "every layer is known to keep records apart")
 
     @property
     def how(self) -> str:
@@ -239,7 +239,7 @@ class IsolatedModel:
             return None, "a token that a frozen table does not have would end all work on a GPU"
         with one_thread_each():
             network = ClippedNetwork(known, self._loss, *self._made_up(3))
-            if network.path.kind != "banked":
+            if network.path.kind != "stacked":
                 return None, network.path.reason
             kept = _KEPT_NUMBERS.get(kind, 1) // network.path.floats_per_example
             most = max(sizes[0], min(kept, _PASS_NUMBERS.get(kind, 1) // dimension))

@@ -28,7 +28,7 @@ from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice,
 from dpcohort.engine.isolated import IsolatedModel
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import standard_noise_
-from dpcohort.engine.rounds import Arrived
+from dpcohort.engine.rounds import CohortUpdates
 from dpcohort.models.each_alone import made_up_inputs
 
 
@@ -61,7 +61,9 @@ class ReferenceEngine(Engine):
         if not experiments[0].streams.is_reproducible:
             self.isolated = IsolatedModel(self._model, loss, *some, shared=False)
 
-    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+    def updates(
+        self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
+    ) -> list[CohortUpdates]:
         """The noisy updates of a round of every experiment, one draw after the other."""
         arrived = []
         for e, experiment in enumerate(self._experiments):
@@ -70,7 +72,7 @@ class ReferenceEngine(Engine):
                 updates = [self._private_sum(draws, parameters[e])]
             else:
                 updates = [self._client_update(draw, parameters[e]) for draw in draws]
-            arrived.append(Arrived(cohorts[e], torch.stack(updates)))  # 6-7
+            arrived.append(CohortUpdates(cohorts[e], torch.stack(updates)))  # 6-7
         return arrived
 
     def _client_update(self, draw: Draw, global_weights: Tensor) -> Tensor:  # 9

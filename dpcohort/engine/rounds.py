@@ -399,7 +399,7 @@ class Optimiser:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class CohortUpdates:
     """The noisy updates that came of a round.
 
     Attributes:
@@ -437,7 +437,7 @@ class Trainer(Protocol):
 
     def updates(
         self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
-    ) -> Sequence[Arrived | None]:
+    ) -> Sequence[CohortUpdates | None]:
         """What came for each training; None where it is too little to move the model.
 
         Args:
@@ -452,7 +452,9 @@ ServerStep = tuple[AggregationRule, Optimiser]
 
 
 def _take_steps(
-    steps: Sequence[ServerStep], states: Sequence[EngineState], arrived: Sequence[Arrived | None]
+    steps: Sequence[ServerStep],
+    states: Sequence[EngineState],
+    arrived: Sequence[CohortUpdates | None],
 ) -> None:
     """Move each model by what came for it; too little leaves it as it was."""
     means = _plain_means([rule for rule, _ in steps], arrived)
@@ -476,7 +478,7 @@ def _take_steps(
 
 
 def _plain_means(
-    rules: Sequence[AggregationRule], arrived: Sequence[Arrived | None]
+    rules: Sequence[AggregationRule], arrived: Sequence[CohortUpdates | None]
 ) -> Sequence[Tensor] | None:
     """Plain means of all trainings in one launch, on an accelerator; None where they are not."""
     there = [came.updates for came in arrived if came is not None]
@@ -493,7 +495,7 @@ def train_rounds(
     *,
     rounds: int,
     choose: Callable[[int], Sequence[Cohort]],
-    observe: Callable[[Sequence[Arrived | None]], None] = lambda arrived: None,
+    observe: Callable[[Sequence[CohortUpdates | None]], None] = lambda arrived: None,
     evaluator: Evaluator | None = None,
     evaluate_every: int = 1,
 ) -> Iterator[tuple[RoundRecord, ...]]:

@@ -21,7 +21,7 @@ from dpcohort.accounting.contract import Contract
 from dpcohort.adaptive.rule import ReportTerms, rule_of_file
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.clients.population import COLUMN_NAMES
+from dpcohort.clients.columns import COLUMN_NAMES
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plan import Plan

@@ -26,7 +26,7 @@ from dpcohort.accounting.charges import (
 )
 from dpcohort.accounting.distributed import refuse_undistributable
 from dpcohort.clients import Population
-from dpcohort.clients.population import nearest_id
+from dpcohort.clients.ids import nearest_id
 from dpcohort.config import Config
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plain_text import one_line

@@ -23,8 +23,8 @@ from dpcohort.atomic_file import atomic_writer, write_text
 from dpcohort.config.settings import config_for_folder
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
-    Arrived,
     ClientRecords,
+    CohortUpdates,
     EngineState,
 )
 from dpcohort.engine.clipping.per_example import FlatLayout
@@ -150,7 +150,7 @@ class Recorder:
             return cohort
         return replace(cohort, controls=rule.controls(self.state.tensors.get("controls"), clients))
 
-    def observe(self, arrived: Arrived | None) -> None:
+    def observe(self, arrived: CohortUpdates | None) -> None:
         """Pass noisy updates to the chooser."""
         if arrived is None:
             return

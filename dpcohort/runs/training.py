@@ -21,8 +21,8 @@ from dpcohort.config import Config
 from dpcohort.consent import typed
 from dpcohort.data import Dataset
 from dpcohort.engine import (
-    Arrived,
     BatchedEngine,
+    CohortUpdates,
     Evaluator,
     Experiment,
     ReferenceEngine,
@@ -131,7 +131,7 @@ def _trained(
     _check_callbacks(callbacks, private=first.private)
     engine, experiments = engine_of(jobs)
     if engine.isolated is not None:
-        slow = engine.isolated.path.kind != "banked"
+        slow = engine.isolated.path.kind != "stacked"
         logging.getLogger("dpcohort").log(
             logging.WARNING if slow else logging.INFO, engine.isolated.how
         )
@@ -210,7 +210,7 @@ def run_rounds(
         callbacks: called after each round of each part.
     """
 
-    def observe(arrived: Sequence[Arrived | None]) -> None:
+    def observe(arrived: Sequence[CohortUpdates | None]) -> None:
         for part, updates in zip(parts, arrived, strict=True):
             part.observe(updates)
 

@@ -69,10 +69,135 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Pool(NamedTuple):
-    """Who shares noise: K members of a cohort, of whom h shares surely remain."""
+    """Members of a cohort who share noise: K of them, of whom h shares surely remain.
+
+    Example:
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([4.0, 4.0]))
+        >>> Pool(2, 2).objective(np.array([0.5, 0.5]), costs)
+        1.0
+    """
 
     cohort_size: int
     honest: int
+
+    def solved(self, costs: Costs) -> Solution:
+        """The best effective weights of a checked instance, with their certificate."""
+        if costs.linear is None:
+            alone = solve_selection(
+                costs.unbiased, costs.noise / self.honest, floor=costs.floor, cap=costs.cap
+            )
+            w = alone.probabilities
+            terms = np.where(w > 0.0, np.where(w > 0.0, costs.noise, 0.0) * w * w, 0.0)
+            seldom = self.cohort_size * float(terms.max()) <= float(terms.sum())
+            if seldom or not math.isfinite(alone.objective):
+                return alone
+        clients, unavoidable = _checked(costs, self)
+        solution = _Search(clients, self.honest).solution()
+        if unavoidable:
+            return replace(solution, objective=math.inf, lower_bound=math.inf, gap=0.0)
+        return solution
+
+    def solved_within(self, bias_cap: float, costs: Costs) -> Solution:
+        """The least distributed noise whose bias ``||w - u||_1`` is at most the cap, and its eta.
+
+        Args:
+            bias_cap: largest bias, at least 0.
+            costs: a checked instance, costs per unit of eta.
+
+        Returns:
+            The solution at ``.eta``; eta is infinite where the cap does not bind.
+
+        Example:
+            >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0]))
+            >>> solution = Pool(2, 2).solved_within(0.2, costs)
+            >>> solution.probabilities.round(4), solution.eta > 0
+            (array([0.6, 0.4]), True)
+        """
+        gap = number("bias_cap", bias_cap, at_least=0)
+        clients, _ = _checked(costs, self)
+        search = _Search(clients, self.honest)
+        nearest = _in_proportion(clients)
+        if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
+            raise too_close(gap)
+        free = np.where(clients.a > 0.0, clients.floor, clients.cap)
+        if float(free.sum()) >= 1.0 - 1e-12:  # public clients can take all that may move
+            quietest = _in_proportion(clients._replace(cap=free))
+            if float(np.abs(quietest - clients.u).sum()) <= gap + 1e-12:
+                return at_limit(quietest, math.inf)
+        point = search.within(gap, _level(nearest, clients))
+        if point is None or point.bias < gap - 1e-9:
+            return at_limit(nearest if point is None else point.weights, math.inf)
+        eta = self.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
+        best = self.solved(scaled_instance(eta, costs))
+        objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / self.honest))
+        return Solution(
+            probabilities=point.weights,
+            objective=objective,
+            lower_bound=min(best.lower_bound, objective),
+            gap=max(objective - best.lower_bound, 0.0),
+            thresholds=(point.lower, point.upper),
+            eta=eta,
+        )
+
+    def objective(self, weights: FloatArray, costs: Costs) -> float:
+        """The objective at any effective weights w; floor and cap are not looked at."""
+        linear = np.zeros_like(weights) if costs.linear is None else costs.linear
+        clients, barred = _unbounded(costs.unbiased, costs.noise, linear, self)
+        if bool((weights[barred] > 0.0).any()):
+            return math.inf
+        return _Search(clients, self.honest).objective(weights)
+
+    def noise(
+        self, weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray
+    ) -> float:
+        """Q(w) per unit of eta: expected noise of a round with these effective weights.
+
+        Example:
+            >>> half = np.array([0.5, 0.5])
+            >>> round(Pool(2, 2).noise(half, np.array([4.0, 4.0]), np.zeros(2)), 12)
+            1.0
+        """
+        return self.objective(weights, Costs(weights, noise_costs, linear_costs)) ** 2
+
+    def probabilities(
+        self, weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray
+    ) -> FloatArray:
+        """How often each client is drawn so that the noise for these weights is least.
+
+        ``p_k`` is the share of draws at which all need the same noise, (c_k w_k / L)^2 without
+        linear costs, at most 1 / K. Nobody's factor g_k = w_k / p_k exceeds ``LARGEST_WEIGHT`` if
+        draws can be had, and draws that are left over go to whoever has most weight for its draws.
+
+        Args:
+            weights: w, effective weight of each client in the model.
+            noise_costs: per unit of eta.
+            linear_costs: per unit of eta.
+
+        Example:
+            >>> thirds = np.full(3, 1 / 3)
+            >>> Pool(2, 2).probabilities(thirds, np.array([1.0, 1.0, 0.5]), np.zeros(3))
+            array([0.4, 0.4, 0.2])
+        """
+        cap = 1.0 / self.cohort_size
+        clients, _ = _unbounded(weights, noise_costs, linear_costs, self)
+        level = _level(weights, clients)
+        probabilities = np.zeros_like(weights)
+        if level > 0.0:
+            # Room for those with too large a factor is made by drawing the others less often.
+            def drawn(log_level: float) -> FloatArray:
+                shares = clients.shares(weights / (level * math.exp(log_level)))
+                least: FloatArray = np.maximum(shares, weights / LARGEST_WEIGHT)
+                return np.minimum(least, cap)
+
+            _, high = _root(
+                lambda x: 1.0 - float(drawn(x).sum()),
+                *(0.0, 5.0),
+                guess=0.0,
+                accuracy=1e-13,
+                step=1e-2,
+            )
+            probabilities = drawn(high)
+        return _whole(probabilities, weights, cap)
 
 
 class _Clients(NamedTuple):
@@ -179,147 +304,7 @@ def solve_distributed(
             given=members,
             allowed=f"at most the {costs.unbiased.size} clients there are, each once in a cohort",
         )
-    return _solved(costs, Pool(members, honest))
-
-
-def _solved(costs: Costs, pool: Pool) -> Solution:
-    if costs.linear is None:
-        alone = solve_selection(
-            costs.unbiased, costs.noise / pool.honest, floor=costs.floor, cap=costs.cap
-        )
-        w = alone.probabilities
-        terms = np.where(w > 0.0, np.where(w > 0.0, costs.noise, 0.0) * w * w, 0.0)
-        seldom = pool.cohort_size * float(terms.max()) <= float(terms.sum())
-        if seldom or not math.isfinite(alone.objective):
-            return alone
-    clients, unavoidable = _checked(costs, pool)
-    found = _Search(clients, pool.honest).solution()
-    if unavoidable:
-        return replace(found, objective=math.inf, lower_bound=math.inf, gap=0.0)
-    return found
-
-
-def solve_distributed_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
-    """The least distributed noise whose bias ``||w - u||_1`` is at most the cap, and its eta.
-
-    Args:
-        bias_cap: largest bias, at least 0.
-        costs: a checked instance, costs per unit of eta.
-        pool: K and h; without others to count on ask
-            :class:`~dpcohort.selection.solver.SelectionPath`.
-
-    Returns:
-        The solution at ``.eta``; eta is infinite where the cap does not bind.
-
-    Example:
-        >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0]))
-        >>> found = solve_distributed_within(0.2, costs, Pool(2, 2))
-        >>> found.probabilities.round(4), found.eta > 0
-        (array([0.6, 0.4]), True)
-    """
-    gap = number("bias_cap", bias_cap, at_least=0)
-    clients, _ = _checked(costs, pool)
-    search = _Search(clients, pool.honest)
-    nearest = _in_proportion(clients)
-    if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
-        raise too_close(gap)
-    free = np.where(clients.a > 0.0, clients.floor, clients.cap)
-    if float(free.sum()) >= 1.0 - 1e-12:  # public clients can take all that may move
-        quietest = _in_proportion(clients._replace(cap=free))
-        if float(np.abs(quietest - clients.u).sum()) <= gap + 1e-12:
-            return at_limit(quietest, math.inf)
-    point = search.within(gap, _level(nearest, clients))
-    if point is None or point.bias < gap - 1e-9:
-        return at_limit(nearest if point is None else point.weights, math.inf)
-    eta = pool.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
-    best = _solved(scaled_instance(eta, costs), pool)
-    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / pool.honest))
-    return Solution(
-        probabilities=point.weights,
-        objective=objective,
-        lower_bound=min(best.lower_bound, objective),
-        gap=max(objective - best.lower_bound, 0.0),
-        thresholds=(point.lower, point.upper),
-        eta=eta,
-    )
-
-
-def distributed_objective(weights: FloatArray, costs: Costs, pool: Pool) -> float:
-    """The objective that :func:`solve_distributed` minimises, at any weights.
-
-    Args:
-        weights: w.
-        costs: u and the noise and linear costs; floor and cap are not looked at.
-        pool: K and h.
-
-    Example:
-        >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 4.0]))
-        >>> distributed_objective(np.array([0.5, 0.5]), costs, Pool(2, 2))
-        1.0
-    """
-    linear = np.zeros_like(weights) if costs.linear is None else costs.linear
-    clients, barred = _unbounded(costs.unbiased, costs.noise, linear, pool)
-    if bool((weights[barred] > 0.0).any()):
-        return math.inf
-    return _Search(clients, pool.honest).objective(weights)
-
-
-def distributed_noise(
-    weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray, pool: Pool
-) -> float:
-    """Q(w) per unit of eta: expected noise of a round with these effective weights.
-
-    Args:
-        weights: w.
-        noise_costs: per unit of eta.
-        linear_costs: per unit of eta.
-        pool: K and h.
-
-    Example:
-        >>> half = np.array([0.5, 0.5])
-        >>> round(distributed_noise(half, np.array([4.0, 4.0]), np.zeros(2), Pool(2, 2)), 12)
-        1.0
-    """
-    bare = Costs(weights, noise_costs, linear_costs)
-    return distributed_objective(weights, bare, pool) ** 2
-
-
-def distributed_probabilities(
-    weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray, pool: Pool
-) -> FloatArray:
-    """How often each client is drawn so that the noise for these weights is least.
-
-    ``p_k`` is the share of draws at which all need the same noise, (c_k w_k / L)^2 without linear
-    costs, at most 1 / K. Nobody's factor g_k = w_k / p_k exceeds ``LARGEST_WEIGHT`` if draws can be
-    had, and draws that are left over go to whoever has most weight for its draws.
-
-    Args:
-        weights: w, effective weight of each client in the model.
-        noise_costs: per unit of eta.
-        linear_costs: per unit of eta.
-        pool: K and h.
-
-    Example:
-        >>> thirds = np.full(3, 1 / 3)
-        >>> distributed_probabilities(thirds, np.array([1.0, 1.0, 0.5]), np.zeros(3), Pool(2, 2))
-        array([0.4, 0.4, 0.2])
-    """
-    cap = 1.0 / pool.cohort_size
-    clients, _ = _unbounded(weights, noise_costs, linear_costs, pool)
-    level = _level(weights, clients)
-    found = np.zeros_like(weights)
-    if level > 0.0:
-        # Room for those that would speak too loudly is made by drawing the others less often.
-        def drawn(log_level: float) -> FloatArray:
-            shares = clients.shares(weights / (level * math.exp(log_level)))
-            least: FloatArray = np.maximum(shares, weights / LARGEST_WEIGHT)
-            return np.minimum(least, cap)
-
-        _, high = _root(
-            lambda x: 1.0 - float(drawn(x).sum()), 0.0, 5.0, guess=0.0, accuracy=1e-13, step=1e-2
-        )
-        found = drawn(high)
-    return _whole(found, weights, cap)
+    return Pool(members, honest).solved(costs)
 
 
 def _whole(found: FloatArray, weights: FloatArray, cap: float) -> FloatArray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
+from dpcohort.selection.distributed import Pool
 from dpcohort.selection.instance import (
     Costs,
     bounded_costs,
@@ -28,18 +29,50 @@ from dpcohort.selection.instance import (
     objective_of,
     scaled_costs,
 )
-from dpcohort.selection.solver import (
-    SelectionPath,
-    Solution,
-    solve_selection,
-    unbiased_threshold,
-)
-
-if TYPE_CHECKING:
-    from dpcohort.selection.distributed import Pool
+from dpcohort.selection.solver import SelectionPath, Solution, solved, unbiased_threshold
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
+
+
+class OwnNoise:
+    """Local trust: each draw brings all of its own noise, as in the paper; beside :class:`Pool`."""
+
+    cohort_size = honest = 1
+
+    @staticmethod
+    def solved(costs: Costs) -> Solution:
+        """The optimum of Problem 1."""
+        return solved(costs)
+
+    @staticmethod
+    def solved_within(bias_cap: float, costs: Costs) -> Solution:
+        """The least noise whose bias is at most the cap, and its eta."""
+        bounds = {"floor": costs.floor, "cap": costs.cap}
+        path = SelectionPath(costs.unbiased, costs.noise, linear_costs=costs.linear, **bounds)
+        return path.at_gap(bias_cap)
+
+    @staticmethod
+    def objective(probabilities: FloatArray, costs: Costs) -> float:
+        """The objective of Problem 1."""
+        return objective_of(probabilities, costs)
+
+    @staticmethod
+    def probabilities(
+        weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray
+    ) -> FloatArray:
+        """How often each client is drawn: as often as its weight says."""
+        return weights
+
+    @staticmethod
+    def noise(
+        probabilities: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray
+    ) -> float:
+        """Expected noise of a round, per unit of eta."""
+        return float(_own_noise(probabilities, noise_costs, linear_costs).sum())
+
+
+OWN_NOISE = OwnNoise()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,8 +87,8 @@ class SelectionProblem:
         linear_costs: b'_k, the linear noise cost per unit of eta; zeros in the paper's noise model.
         total_steps: T, for ``eta = "auto"``.
         smoothness: L, for ``eta = "auto"``.
-        pool: who shares noise where trust is distributed, else None. The probabilities that a rule
-            gives are then the effective weights of the clients in the model
+        pool: who shares noise where trust is distributed. The probabilities that a rule gives are
+            then the effective weights of the clients in the model
             (docs/research/distributed-noise.md).
 
     Example:
@@ -79,7 +112,7 @@ class SelectionProblem:
     linear_costs: FloatArray
     total_steps: int
     smoothness: float
-    pool: Pool | None = None
+    pool: Pool | OwnNoise = OWN_NOISE
 
     def __post_init__(self) -> None:
         size = checked_unbiased(self.unbiased).size
@@ -125,46 +158,33 @@ class SelectionProblem:
 
     def solved(self, eta: float, **bounds: Any) -> Solution:
         """The optimum at one eta, under a floor and a cap if any."""
-        noise, linear = self.costs(eta)
-        if self.pool is None:
-            return solve_selection(self.unbiased, noise, linear_costs=linear, **bounds)
-        from dpcohort.selection.distributed import solve_distributed
-
-        return solve_distributed(
-            self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
-        )
+        costs = checked_instance(self.unbiased, *self.costs(eta), **bounds)
+        return self.pool.solved(costs)
 
     def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
-        if self.pool is None:
-            return self.path(**bounds).at_gap(bias_cap)
-        from dpcohort.selection.distributed import solve_distributed_within
-
         columns = (self.unbiased, self.noise_costs, self.linear_costs)
-        return solve_distributed_within(bias_cap, checked_instance(*columns, **bounds), self.pool)
+        return self.pool.solved_within(bias_cap, checked_instance(*columns, **bounds))
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""
-        costs = Costs(self.unbiased, *self.costs(eta))
-        if self.pool is None:
-            return objective_of(probabilities, costs)
-        from dpcohort.selection.distributed import distributed_objective
-
-        return distributed_objective(probabilities, costs, self.pool)
+        return self.pool.objective(probabilities, Costs(self.unbiased, *self.costs(eta)))
 
     def own_noise(self, probabilities: FloatArray) -> FloatArray:
         """What each client brings if all of its noise is its own; nothing if it is never drawn."""
-        with np.errstate(invalid="ignore"):
-            each = self.noise_costs * probabilities**2 + self.linear_costs * probabilities
-        return np.where(probabilities > 0, each, 0.0)
+        return _own_noise(probabilities, self.noise_costs, self.linear_costs)
 
     def noise(self, probabilities: FloatArray) -> float:
         """Expected noise on a round's mean gradient, squared, in units of C^2 T."""
-        if self.pool is None:
-            return float(self.own_noise(probabilities).sum())
-        from dpcohort.selection.distributed import distributed_noise
+        return self.pool.noise(probabilities, self.noise_costs, self.linear_costs)
 
-        return distributed_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
+
+def _own_noise(
+    probabilities: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray
+) -> FloatArray:
+    with np.errstate(invalid="ignore"):
+        each = noise_costs * probabilities**2 + linear_costs * probabilities
+    return np.where(probabilities > 0, each, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -410,10 +410,11 @@ def solve_selection(
         >>> solution.gap < 1e-14 * solution.objective
         True
     """
-    return _solved(checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap))
+    return solved(checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap))
 
 
-def _solved(given: Costs) -> Solution:
+def solved(given: Costs) -> Solution:
+    """The optimum of a checked instance, with its certificate."""
     if given.linear is None and given.floor is None and given.cap is None:
         return _solve_pure(given)
     costs, unavoidable = bounded_costs(given)
@@ -622,7 +623,7 @@ class SelectionPath:
             eta: weight of the noise, at least 0 and finite.
         """
         eta = number("eta", eta, at_least=0)
-        return replace(_solved(scaled_instance(eta, self._given)), eta=eta)
+        return replace(solved(scaled_instance(eta, self._given)), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
         """The least noise whose bias ``||p - u||_1`` is at most ``gap``, and the eta it belongs to.

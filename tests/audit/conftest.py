@@ -140,7 +140,7 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
             layer.add_clipped_sum(factors if mask is None else factors * mask, total())
         self._release()
 
-    patch.setattr(network.ClippedNetwork, "_add_banked", broken)
+    patch.setattr(network.ClippedNetwork, "_add_stacked", broken)
     # Left alone, the examination of the model would notice and take the slow path.
     examined = network._disagreement
     patch.setattr(network, "_disagreement", lambda *given: (examined(*given), None)[1])

@@ -116,29 +116,6 @@ def test_batches(population: Population):
         population.batches(Training(batch_size=101))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sizes": [500, 0]}, "size of client 'client-1' = 0 .* a whole number from 1 to 10.15"),
-        ({"sizes": [500, 10**18]}, "size of client 'client-1' = "),
-        ({"epsilon": [1, -1]}, r"epsilon of client 'client-1' = -1\.0 .* above 0"),
-        (
-            {"epsilon": [1, math.inf]},
-            "epsilon of client 'client-1' = inf .* mark the client public",
-        ),
-        ({"delta": [1e-5, 1.0]}, r"delta of client 'client-1' = 1\.0"),
-        ({"delta": 0.5}, r"delta of client 'client-0' = 0\.5 .* below 1/size = 1/500"),
-        ({"batch_sizes": [0, -1]}, "batch_size of client 'client-1' = -1"),
-        ({"ids": ["a", "a "]}, "id = 'a' .* different for every client"),
-        ({"ids": ["a", " "]}, "id = ''"),
-    ],
-)
-def test_a_bad_client_is_named(changes: dict[str, object], words: str):
-    columns = {"sizes": [500, 400], "epsilon": 1.0, "delta": 1e-5}
-    with pytest.raises(InputError, match=words):
-        Population.from_arrays(**(columns | changes))
-
-
 def test_the_plain_constructor_checks_too():
     columns = {
         "sizes": [5],
@@ -201,52 +178,36 @@ def test_equality_looks_at_the_clients(population: Population):
     assert copy.deepcopy(population) == pickle.loads(pickle.dumps(population)) == population
 
 
-@pytest.mark.parametrize("epsilon", [0, -1, math.nan, "1", None, True, 700.5])
-def test_a_budget_needs_a_positive_epsilon(epsilon: object):
-    with pytest.raises(InputError, match=r"epsilon = .* a finite number above 0 and at most 700"):
-        Budget(epsilon, 1e-5)
-
-
-@pytest.mark.parametrize("epsilon", [math.inf, 1e308, 10**400])
-def test_a_huge_epsilon_points_to_public_clients(epsilon: float):
-    with pytest.raises(InputError, match="For data that needs no privacy mark the client public"):
-        Budget(epsilon, 1e-5)
-
-
-@pytest.mark.parametrize("delta", [0, 1, -1e-5, math.nan, "x", math.inf])
-def test_a_budget_needs_a_delta_between_zero_and_one(delta: object):
-    with pytest.raises(InputError, match=r"delta = .* above 0 and below 1"):
-        Budget(1.0, delta)
-
-
 def test_a_budget_keeps_plain_floats():
     budget = Budget(np.float32(0.5), 1 / np.int64(4))
     assert (type(budget.epsilon), type(budget.delta)) == (float, float)
 
 
+EPSILON = "epsilon = .* a finite number above 0 and at most 700"
+DELTA = "delta = .* above 0 and below 1"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("make", "arguments", "message"),
     [
-        (("", 5, PUBLIC), "id = ''"),
-        ((7, 5, PUBLIC), "id = 7"),
-        (("a", 0, PUBLIC), "size = 0"),
-        (("a", 2.5, PUBLIC), "size = 2.5"),
-        (("a", 10**18, PUBLIC), "size = 1000000000000000000"),
-        (("a", 5, 1.0), "budget = 1.0 .* a Budget, or PUBLIC"),
-        (("a", 5, math.inf), "budget = inf .* a Budget, or PUBLIC"),
-        (("a", 5, PUBLIC, 0), "batch_size = 0"),
+        *((Budget, (x, 1e-5), EPSILON) for x in (0, -1, math.nan, "1", None, True, 700.5)),
+        *((Budget, (x, 1e-5), "mark the client public") for x in (math.inf, 1e308, 10**400)),
+        *((Budget, (1.0, x), DELTA) for x in (0, 1, -1e-5, math.nan, "x", math.inf)),
+        (Client, ("", 5, PUBLIC), "id = ''"),
+        (Client, (7, 5, PUBLIC), "id = 7"),
+        (Client, ("a", 0, PUBLIC), "size = 0"),
+        (Client, ("a", 2.5, PUBLIC), "size = 2.5"),
+        (Client, ("a", 10**18, PUBLIC), "size = 1000000000000000000"),
+        (Client, ("a", 5, 1.0), "budget = 1.0 .* a Budget, or PUBLIC"),
+        (Client, ("a", 5, math.inf), "budget = inf .* a Budget, or PUBLIC"),
+        (Client, ("a", 5, PUBLIC, 0), "batch_size = 0"),
+        (Population.from_clients, (["a"],), "clients = 'a' .* Client objects only"),
+        (Population.from_clients, ([],), "at least one client"),
     ],
 )
-def test_a_client_that_cannot_be(arguments: tuple[object, ...], words: str):
-    with pytest.raises(InputError, match=words):
-        Client(*arguments)
-
-
-def test_a_population_is_made_of_clients():
-    with pytest.raises(InputError, match=r"clients = 'a' .* Client objects only"):
-        Population.from_clients(["a"])
-    with pytest.raises(InputError, match="at least one client"):
-        Population.from_clients([])
+def test_a_budget_client_or_population_that_cannot_be(make, arguments, message: str):
+    with pytest.raises(InputError, match=message):
+        make(*arguments)
 
 
 def test_public_is_one_of_a_kind():

@@ -154,17 +154,21 @@ def _tied() -> nn.Module:
 def _networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]]:
     """Name: how to build it, the shape of one input (empty: tokens), the path it must take."""
     return {
-        "linear": (lambda: nn.Linear(4, 3), (4,), "banked"),
-        "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (4,), "banked"),
+        "linear": (lambda: nn.Linear(4, 3), (4,), "stacked"),
+        "mlp": (
+            lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+            (4,),
+            "stacked",
+        ),
         "positions-direct": (
             lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3)),
             (6, 4),
-            "banked",
+            "stacked",
         ),
         "positions-gram": (
             lambda: nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Flatten(), nn.Linear(40, 3)),
             (2, 30),
-            "banked",
+            "stacked",
         ),
         "conv2d": (
             lambda: nn.Sequential(
@@ -176,7 +180,7 @@ def _networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str
                 nn.Linear(16, 3),
             ),
             (2, 8, 8),
-            "banked",
+            "stacked",
         ),
         "conv2d-wide": (
             lambda: nn.Sequential(
@@ -188,7 +192,7 @@ def _networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str
                 nn.Linear(40 * 4, 3),
             ),
             (6, 8, 8),
-            "banked",
+            "stacked",
         ),
         "conv1d": (
             lambda: nn.Sequential(
@@ -199,17 +203,17 @@ def _networks() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str
                 nn.Linear(12, 3),
             ),
             (2, 8),
-            "banked",
+            "stacked",
         ),
         "group-norm": (
             lambda: nn.Sequential(
                 nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)
             ),
             (1, 6, 6),
-            "banked",
+            "stacked",
         ),
-        "words": (Words, (), "banked"),
-        "frozen": (_half_frozen, (4,), "banked"),
+        "words": (Words, (), "stacked"),
+        "frozen": (_half_frozen, (4,), "stacked"),
         "depthwise": (
             lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(64, 3)),
             (2, 6, 6),
@@ -249,7 +253,7 @@ def squared_norms() -> Callable[..., Tensor]:
 
     @torch.no_grad()
     def norms(net: ClippedNetwork, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        if net.path.kind == "banked":
+        if net.path.kind == "stacked":
             found = net._pass(weights, inputs, targets)
             net._release()
             return found

@@ -226,7 +226,7 @@ def test_code_of_somebodys_own_is_not_recorded(
     for unknown, loss in ((Own(model), ours), (hooked, ours), (model, own_loss)):
         engine = BatchedEngine(unknown, [one], loss=loss)
         final(engine)
-        assert engine.path.kind == "banked"
+        assert engine.path.kind == "stacked"
         assert engine.networks[0].passes == {}
 
 
@@ -321,8 +321,8 @@ def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
         assert state.next_round == stop
         for _ in engine().rounds([state]):
             pass
-        for name, value in vars(through).items():
-            np.testing.assert_array_equal(getattr(state, name), value, strict=True)
+        for name, value in through.to_arrays().items():
+            np.testing.assert_array_equal(state.to_arrays()[name], value, strict=True)
 
 
 def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: Any) -> None:

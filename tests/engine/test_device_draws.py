@@ -194,7 +194,7 @@ def test_a_gpu_equals_the_reference_in_64_bits(
         assert moved_apart(final(fast), expected, start) < 1e-9
         device = fast._device_draws
         assert device is not None
-        assert device.records_passes == (network.path == "banked")
+        assert device.records_passes == (network.path == "stacked")
         if device.records_passes:
             assert device._recordings
 

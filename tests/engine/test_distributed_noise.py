@@ -131,8 +131,8 @@ def test_workers_and_a_resume_change_no_bit(make_plan: Any, make_records: Any) -
     next(iter(BatchedEngine(model, [one], workers=3).rounds([state])))
     state = copy.deepcopy(state)
     list(BatchedEngine(model, [one], workers=2).rounds([state]))
-    for name, value in vars(through).items():
-        np.testing.assert_array_equal(getattr(state, name), value, strict=True)
+    for name, value in through.to_arrays().items():
+        np.testing.assert_array_equal(state.to_arrays()[name], value, strict=True)
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["seeded", "private"])

@@ -141,10 +141,10 @@ class ByAFunctionWithVmap(Base):
 class RareMixup(Base):
     def __init__(self) -> None:
         super().__init__()
-        self.dice = random.Random(3)
+        self.rng = random.Random(3)
 
     def between(self, h: Tensor, x: Tensor) -> Tensor:
-        return h + h.flip(0) if self.dice.random() < 0.2 else h
+        return h + h.flip(0) if self.rng.random() < 0.2 else h
 
 
 _KEPT: list[Tensor] = []
@@ -405,9 +405,9 @@ def cifar() -> nn.Module:
 
 
 WAYS: list[tuple[Callable[[], nn.Module], Callable[[int], Tensor], str]] = [
-    (lambda: nn.Linear(WIDTH, 3), vectors, "banked"),
-    (cifar, images, "banked"),
-    (Plain, images, "banked"),
+    (lambda: nn.Linear(WIDTH, 3), vectors, "stacked"),
+    (cifar, images, "stacked"),
+    (Plain, images, "stacked"),
     (Recurrent, words, "vmap"),
     (RobustlyScaled, vectors, "vmap"),
     pytest.param(Numbers, vectors, "process", marks=COPIES),
@@ -425,11 +425,11 @@ def test_a_record_adds_the_same_bits_beside_any_others(
     x, y = inputs(count).to(device), torch.arange(count, device=device) % 3
     isolated = IsolatedModel(model().to(device), cross_entropy, x[:3], y[:3])
     # Where a GPU's convolutions depend on what is beside a record, nothing is shared.
-    slower = {"vmap", "loop"} if device == "cuda" and way == "banked" else set()
+    slower = {"vmap", "loop"} if device == "cuda" and way == "stacked" else set()
     assert isolated.path.kind in {way, *slower}
     start = isolated.layout.flatten(model()).to(device)
     start = scale * torch.randn(start.shape, generator=torch.Generator().manual_seed(4)).to(start)
-    lattice, dice = Lattice(1.0, 1.0), np.random.default_rng(0)
+    lattice, rng = Lattice(1.0, 1.0), np.random.default_rng(0)
     if x.is_floating_point():
         x[1], x[2], x[4] = float("nan"), 3e38, 1e-40
 
@@ -441,7 +441,7 @@ def test_a_record_adds_the_same_bits_beside_any_others(
     own = [total([row]) for row in range(count)]
     assert max(float(one.double().norm()) for one in own) <= lattice.bound
     for size in {1, 2, 3, 4, 5, 31, 33, count} & set(range(count + 1)):
-        rows = dice.permutation(count)[:size]
+        rows = rng.permutation(count)[:size]
         assert torch.equal(total(rows), torch.stack([own[row] for row in rows]).sum(0))
     losses = isolated.losses(start, x, y)
     alone = torch.cat([isolated.losses(start, x[i : i + 1], y[i : i + 1]) for i in range(count)])
@@ -487,7 +487,7 @@ def test_what_is_not_known_to_keep_records_apart_is_not_shared(between: Any) -> 
 
     x, y = vectors(3), torch.arange(3)
     isolated = IsolatedModel(Own(), cross_entropy, x, y)
-    assert isolated.path.kind != "banked", isolated.path.reason
+    assert isolated.path.kind != "stacked", isolated.path.reason
 
 
 @COPIES

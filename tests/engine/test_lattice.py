@@ -325,8 +325,8 @@ def test_exponents_out_of_range_are_refused(exponent):
 @pytest.mark.parametrize("noise", [2.0, 1e-6])
 def test_a_large_outer_product_is_clipped_as_its_numbers_are(noise):
     """Pairs above some thousand numbers are never formed for their norm; noise sets the lattice."""
-    dice = torch.Generator().manual_seed(4)
-    g, a, rest = (torch.randn(6, n, generator=dice, dtype=torch.float64) for n in (80, 70, 9))
+    rng = torch.Generator().manual_seed(4)
+    g, a, rest = (torch.randn(6, n, generator=rng, dtype=torch.float64) for n in (80, 70, 9))
     formed = (g[:, :, None] * a[:, None]).flatten(1)
     here, grid = torch.tensor([True] * 5 + [False]), Lattice(noise, 0.5)
     pair, small = grid.clipped_sums([(g, a), (rest,)], here)

@@ -290,7 +290,7 @@ def test_a_public_client_of_a_private_run_adds_no_noise(
     make_plan: Any, make_records: Any, engine: Any
 ) -> None:
     plan = make_plan([6, 5], [[0, 1]], batch_size=5, noise=[0.0, 1.5])
-    plan.sampling_rates[:] = 1.0  # whatever the dice say
+    plan.sampling_rates[:] = 1.0  # whatever the rng say
     with torch.random.fork_rng():
         torch.manual_seed(3)
         records = make_records(torch.randn(11, 4), [6, 5], dtype=torch.float32)

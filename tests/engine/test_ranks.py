@@ -115,7 +115,7 @@ def test_a_distributed_private_sum_is_that_of_all_ranks_and_the_first_releases_i
     plan = make_plan(
         sizes, [[0, 1, 2, 3, 4]], batch_size=1, weights=[0.5, 1.0, 0.7, 0.2, 0.9], honest=3
     )
-    plan.sampling_rates[:] = 1.0  # everybody's records, whatever the dice say
+    plan.sampling_rates[:] = 1.0  # everybody's records, whatever the rng say
     released: list[Tensor] = []
 
     def release(total: Tensor, *_: Any, **__: Any) -> Tensor:

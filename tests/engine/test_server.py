@@ -12,7 +12,7 @@ import torch
 from dpcohort.aggregation import Mean
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.rounds import (
-    Arrived,
+    CohortUpdates,
     ConstantStep,
     EngineState,
     InverseRootStep,
@@ -187,7 +187,7 @@ def test_steps_beyond_32_bits_are_refused(make: Callable[[], object]) -> None:
 def test_a_round_of_which_too_little_came_leaves_the_model_as_it_was(make_plan: Any) -> None:
     plan = make_plan([6, 5], [[0, 1], [1, 0]])
     state, seen = EngineState(torch.tensor([1.5])), []
-    arrived = [None, Arrived(cohort_of(plan, 1), torch.tensor([[2.0], [4.0]]))]
+    arrived = [None, CohortUpdates(cohort_of(plan, 1), torch.tensor([[2.0], [4.0]]))]
     trainer: Any = SimpleNamespace(updates=lambda parameters, cohorts: [arrived[len(seen)]])
     for _ in train_rounds(
         trainer,
@@ -216,7 +216,7 @@ def test_a_rule_of_somebodys_own_adds_up_on_one_thread(
         """It may do anything."""
 
     monkeypatch.setattr(Mean, "combine", told)
-    came = Arrived(cohort_of(plan, 0), torch.tensor([[2.0], [4.0]]))
+    came = CohortUpdates(cohort_of(plan, 0), torch.tensor([[2.0], [4.0]]))
     trainer: Any = SimpleNamespace(updates=lambda parameters, cohorts: [came])
     before = torch.get_num_threads()
     try:

@@ -73,7 +73,7 @@ def trained(kind: Any, task: Task, plan: Any, device: str, dtype: torch.dtype) -
     )
     engine = kind(model, [part], loss=task.loss_on(device))
     if kind is BatchedEngine:
-        assert engine.path.kind == "banked"
+        assert engine.path.kind == "stacked"
     state = engine.initial_states()[0]
     for _ in engine.rounds([state]):
         pass

@@ -116,13 +116,13 @@ def test_frozen_parts_run_as_in_evaluation():
 
 
 def _data(records=40):
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     return dataset_from_arrays(
         "some",
-        train_inputs=dice.normal(size=(records, 4)).astype(np.float32),
-        train_labels=dice.integers(0, 3, records),
-        test_inputs=dice.normal(size=(9, 4)).astype(np.float32),
-        test_labels=dice.integers(0, 3, 9),
+        train_inputs=rng.normal(size=(records, 4)).astype(np.float32),
+        train_labels=rng.integers(0, 3, records),
+        test_inputs=rng.normal(size=(9, 4)).astype(np.float32),
+        test_labels=rng.integers(0, 3, 9),
         classes=3,
     )
 

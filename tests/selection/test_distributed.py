@@ -22,11 +22,7 @@ from dpcohort.selection import (
 )
 from dpcohort.selection.distributed import (
     LARGEST_WEIGHT,
-    distributed_noise,
-    distributed_objective,
-    distributed_probabilities,
     distributed_weights,
-    solve_distributed_within,
 )
 from dpcohort.selection.instance import Costs
 
@@ -49,10 +45,10 @@ def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(se
     assert abs(found.probabilities.sum() - 1.0) < 1e-12
     assert 0.0 <= found.gap <= 1e-9 * found.objective
     assert found.objective == pytest.approx(
-        distributed_objective(found.probabilities, one.costs, Pool(one.members, one.honest)),
+        Pool(one.members, one.honest).objective(found.probabilities, one.costs),
         rel=1e-12,
     )
-    theirs = distributed_objective(conic_weights(one), one.costs, Pool(one.members, one.honest))
+    theirs = Pool(one.members, one.honest).objective(conic_weights(one), one.costs)
     assert found.lower_bound <= theirs * (1 + 1e-8)  # theirs may miss a floor by rounding
     assert found.objective == pytest.approx(theirs, rel=2e-6)
 
@@ -63,7 +59,7 @@ def test_many_more_are_optimal_by_their_own_certificate():
         pool = Pool(one.members, one.honest)
         found = solve_distributed(one.u, one.a, **pool._asdict(), **one.options)
         assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
-        objective = distributed_objective(found.probabilities, one.costs, pool)
+        objective = pool.objective(found.probabilities, one.costs)
         assert found.objective == pytest.approx(objective, rel=1e-12), seed
 
 
@@ -93,8 +89,8 @@ def test_the_best_draws_for_given_weights():
     for members in (2, 5, 12):
         w, a, b = rng.dirichlet(np.ones(12)), 10.0 ** rng.uniform(0, 1, 12), np.zeros(12)
         least = max(float((a * w * w).sum()), members * float((a * w * w).max()))
-        assert distributed_noise(w, a, b, Pool(members, 2)) == pytest.approx(least / 2, rel=1e-12)
-        p = distributed_probabilities(w, a, b, Pool(members, 2))
+        assert Pool(members, 2).noise(w, a, b) == pytest.approx(least / 2, rel=1e-12)
+        p = Pool(members, 2).probabilities(w, a, b)
         assert p.sum() == pytest.approx(1.0, abs=1e-12)
         assert p.max() <= 1 / members * (1 + 1e-12)
         # Room for clients that would speak louder than LARGEST_WEIGHT costs no more than this.
@@ -111,7 +107,7 @@ def test_pooling_divides_the_variance_by_the_cohort_at_equal_communication():
     clients, members, rounds = 40, 8, 20_000
     c = 10.0 ** rng.uniform(-1, 0, clients)
     w = c**-2 / (c**-2).sum()  # inverse variance: the best of both worlds
-    p = distributed_probabilities(w, c**2, np.zeros(clients), Pool(members, members))
+    p = Pool(members, members).probabilities(w, c**2, np.zeros(clients))
     drawn = rng.random((rounds, clients)) < members * p  # n p_k draws need noise c sqrt(n p_k)
     spread = c * np.sqrt(p)
     own = ((w / p * spread) * drawn * rng.standard_normal((rounds, clients))).sum(axis=1) / members
@@ -128,7 +124,7 @@ def test_full_participation_gains_as_the_budgets_allow():
     c = 10.0 ** rng.uniform(-1, 1, 30)
     best = (1 / c) / (1 / c).sum()
     local = 1 / (c**-2).sum()
-    distributed = distributed_noise(best, c**2, np.zeros(30), Pool(30, 30))
+    distributed = Pool(30, 30).noise(best, c**2, np.zeros(30))
     assert local / distributed == pytest.approx((1 / c).sum() ** 2 / (c**-2).sum(), rel=1e-12)
     heavy = solve_distributed(np.full(30, 1 / 30), 1e9 * c**2, cohort_size=30, honest=30)
     assert np.abs(heavy.probabilities - best).sum() < 1e-3
@@ -136,7 +132,7 @@ def test_full_participation_gains_as_the_budgets_allow():
 
 def test_colluders_and_drop_outs_cost_k_over_h():
     w, a, b = np.full(4, 0.25), np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, 0.1)
-    noise = [distributed_noise(w, a, b, Pool(4, honest)) for honest in (2, 3, 4)]
+    noise = [Pool(4, honest).noise(w, a, b) for honest in (2, 3, 4)]
     assert [noise[0] / x for x in noise] == pytest.approx([1.0, 1.5, 2.0])
 
 
@@ -145,14 +141,14 @@ def test_more_noise_than_own_below_the_break_even_and_less_above():
     a, w, b = np.array([1.0, 1.0, 1.0, 100.0]), np.full(4, 0.25), np.zeros(4)
     own = float((a * w * w).sum())
     even = 4 * float((a * w * w).max()) / own  # 3.88
-    assert distributed_noise(w, a, b, Pool(4, 3)) > own > distributed_noise(w, a, b, Pool(4, 4))
+    assert Pool(4, 3).noise(w, a, b) > own > Pool(4, 4).noise(w, a, b)
     assert 3 < even < 4
 
 
 def test_a_bias_cap_is_kept_with_the_least_noise():
     rng = np.random.default_rng(7)
     u, a = rng.dirichlet(np.full(12, 3.0)), 10.0 ** rng.uniform(0, 3, 12)
-    found = solve_distributed_within(0.3, Costs(u, a), Pool(6, 6))
+    found = Pool(6, 6).solved_within(0.3, Costs(u, a))
     assert np.abs(found.probabilities - u).sum() == pytest.approx(0.3, abs=1e-9)
     again = solve_distributed(u, found.eta * a, cohort_size=6, honest=6)
     assert found.objective == pytest.approx(again.objective, rel=1e-6)
@@ -161,9 +157,9 @@ def test_a_bias_cap_is_kept_with_the_least_noise():
 def test_a_bias_cap_below_what_floors_need_is_refused_and_public_clients_need_none():
     u, a = np.array([0.7, 0.3]), np.array([1.0, 1.0])
     with pytest.raises(InputError, match="bias"):
-        solve_distributed_within(0.1, Costs(u, a, floor=np.array([0.0, 0.5])), Pool(2, 2))
+        Pool(2, 2).solved_within(0.1, Costs(u, a, floor=np.array([0.0, 0.5])))
     for cap in (None, u * (1 - 1e-13)):
-        found = solve_distributed_within(0.1, Costs(u, 0 * a, cap=cap), Pool(2, 2))
+        found = Pool(2, 2).solved_within(0.1, Costs(u, 0 * a, cap=cap))
         assert np.allclose(found.probabilities, u)
         assert found.eta == math.inf
 
@@ -171,24 +167,24 @@ def test_a_bias_cap_below_what_floors_need_is_refused_and_public_clients_need_no
 def test_a_bias_cap_that_does_not_bind_gives_the_least_noise_of_all():
     """All in every cohort: w ~ 1 / c. Public clients take what floors leave to take."""
     half, a = np.full(2, 0.5), np.array([1.0, 4.0])
-    found = solve_distributed_within(1.5, Costs(half, a), Pool(2, 2))
+    found = Pool(2, 2).solved_within(1.5, Costs(half, a))
     assert found.probabilities == pytest.approx([2 / 3, 1 / 3])
     assert found.eta == math.inf
     rng = np.random.default_rng(10)
     u, a = rng.dirichlet(np.full(9, 3.0)), 10.0 ** rng.uniform(0, 3, 9)
     for linear in (np.zeros(9), 0.1 * a):
         pool = Pool(4, 3)
-        least = solve_distributed_within(1.5, Costs(u, a, linear), pool)
+        least = pool.solved_within(1.5, Costs(u, a, linear))
         bias = np.abs(least.probabilities - u).sum()
-        bound = solve_distributed_within(0.9 * bias, Costs(u, a, linear), pool)
+        bound = pool.solved_within(0.9 * bias, Costs(u, a, linear))
         assert math.isfinite(bound.eta)
-        noise = [distributed_noise(w, a, linear, pool) for w in (least.probabilities, u)]
-        assert noise[0] < distributed_noise(bound.probabilities, a, linear, pool) < noise[1]
+        noise = [pool.noise(w, a, linear) for w in (least.probabilities, u)]
+        assert noise[0] < pool.noise(bound.probabilities, a, linear) < noise[1]
     a[:2] = 0.0
-    taken = solve_distributed_within(2.0, Costs(u, a, floor=0.1 * u), Pool(4, 3)).probabilities
+    taken = Pool(4, 3).solved_within(2.0, Costs(u, a, floor=0.1 * u)).probabilities
     assert taken[2:] == pytest.approx(0.1 * u[2:])
     assert taken[0] / taken[1] == pytest.approx(u[0] / u[1])
-    some = solve_distributed_within(0.1, Costs(u, a, floor=0.1 * u), Pool(4, 3)).probabilities
+    some = Pool(4, 3).solved_within(0.1, Costs(u, a, floor=0.1 * u)).probabilities
     assert np.abs(some - u).sum() == pytest.approx(0.1, abs=1e-9)
 
 
@@ -198,7 +194,7 @@ def test_bounds_that_leave_one_choice_are_that_choice():
     for bound in ({"floor": wanted}, {"cap": wanted}, {"cap": wanted * (1 - 1e-13)}):
         found = solve_distributed(u, a, linear_costs=b, **pool, **bound)
         assert found.probabilities == pytest.approx(wanted, abs=1e-12)
-        only = solve_distributed_within(1.0, Costs(u, a, b, **bound), Pool(2, 2))
+        only = Pool(2, 2).solved_within(1.0, Costs(u, a, b, **bound))
         assert only.probabilities == pytest.approx(wanted, abs=1e-12)
 
 
@@ -283,7 +279,7 @@ def test_a_floor_under_an_infinite_cost_makes_everything_infinitely_bad():
 
 def test_who_is_public_needs_no_noise():
     w, zeros = np.array([0.5, 0.3, 0.2]), np.zeros(3)
-    assert distributed_probabilities(w, zeros, zeros, Pool(2, 2)) == pytest.approx(w)
+    assert Pool(2, 2).probabilities(w, zeros, zeros) == pytest.approx(w)
     factors, level = distributed_weights(w, 10 * w, np.array([5, 3, 2]), zeros)
     assert factors == pytest.approx(np.ones(3))
     assert level == 0.0
@@ -297,7 +293,7 @@ def test_who_is_public_needs_no_noise():
 
 def test_draws_that_nobody_wants_go_to_the_others_where_all_wanted_are_always_in():
     w, a = np.array([0.6, 0.4, 0.0, 0.0]), np.ones(4)
-    p = distributed_probabilities(w, a, np.zeros(4), Pool(3, 2))
+    p = Pool(3, 2).probabilities(w, a, np.zeros(4))
     assert p == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
 
 
@@ -324,15 +320,15 @@ def test_a_problem_with_a_pool_asks_for_distributed_noise():
     facts |= {"public": np.zeros(8, dtype=bool), "linear_costs": 0.1 * a, "total_steps": 10}
     problem = SelectionProblem(**facts, smoothness=1.0, pool=pool)
     costs = Costs(u, a, 0.1 * a)
-    found, alone = problem.solved_within(0.3), solve_distributed_within(0.3, costs, pool)
+    found, alone = problem.solved_within(0.3), pool.solved_within(0.3, costs)
     assert np.array_equal(found.probabilities, alone.probabilities)
-    assert problem.noise(u) == distributed_noise(u, a, 0.1 * a, pool)
+    assert problem.noise(u) == pool.noise(u, a, 0.1 * a)
     own = SelectionProblem(**facts, smoothness=1.0)
     assert np.allclose(own.solved(own.threshold * 0.999).probabilities, u)
     assert not np.allclose(own.solved(own.threshold * 1.1).probabilities, u)
     # Whoever may not be drawn at any price makes the objective infinite.
     a[0] = np.inf
-    assert distributed_objective(u, Costs(u, a), pool) == np.inf
+    assert pool.objective(u, Costs(u, a)) == np.inf
 
 
 def test_sums_of_rounded_gaussians_are_rounded_sums():
@@ -399,11 +395,9 @@ def test_a_strict_client_does_not_make_everybody_deaf():
     training = Training(rounds=50, cohort_size=10, sampling_rate=1.0, dimension=1000)
     contract = Contract(trust="distributed")
     aware, equal = (
-        make_plan(people, training, selection=rule, accountant=contract, seed=0).distributed
+        make_plan(people, training, selection=rule, accountant=contract, seed=0).noise.pool
         for rule in ("privacy-aware", "uniform")
     )
-    assert aware is not None
-    assert equal is not None
     assert equal.share > 5 * aware.share
     assert 0 < aware.weights[0] < 0.2
 
@@ -434,6 +428,4 @@ def test_rules_are_measured_against_the_distributed_optimum():
     noise, linear = plan.problem.costs(best.eta)
     costs = Costs(plan.problem.unbiased, noise, linear)
     assert plan.selection.lower_bound == pytest.approx(best.lower_bound)
-    assert plan.selection.objective == pytest.approx(
-        distributed_objective(people.unbiased, costs, Pool(3, 3))
-    )
+    assert plan.selection.objective == pytest.approx(Pool(3, 3).objective(people.unbiased, costs))

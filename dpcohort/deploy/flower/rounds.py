@@ -51,7 +51,7 @@ from dpcohort.deploy.flower.record import (
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import Card, MaskedRound
-from dpcohort.engine import Arrived, EngineState
+from dpcohort.engine import CohortUpdates, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs.folder import SIGNATURES
 from dpcohort.runs.recorder import Recorder, closing
@@ -150,7 +150,7 @@ class GuardTrainer:
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
-    ) -> list[Arrived | None]:
+    ) -> list[CohortUpdates | None]:
         """The updates that came; None where they are fewer than the quorum.
 
         Where noise is distributed there is one, of all who are left.
@@ -169,11 +169,11 @@ class GuardTrainer:
         if not enough:
             return [None]
         came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
-        return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
+        return [CohortUpdates(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
 
     def _distributed(
         self, pool: AcceptedGroup, vector: torch.Tensor, cohort: Cohort
-    ) -> Arrived | None:
+    ) -> CohortUpdates | None:
         """The step of a round whose noise is distributed; None where its sum was not unmasked."""
         plan, names = self._plan, self._names(cohort)
         lost = self._find_cards(pool, [name for name in names if name not in self._cards])
@@ -214,7 +214,7 @@ class GuardTrainer:
         unit = math.ldexp(plan.noise.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
-        return Arrived(_part(cohort, [0]), step.float()[None])
+        return CohortUpdates(_part(cohort, [0]), step.float()[None])
 
     def _keep(self, signatures: Iterable[DrawSignature]) -> None:
         """Write down signatures, but of draws that came before the server was killed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nn.Conv1d`` and ``nn.Conv2d`` with a bank of weights, images lying channels-last.
+"""``nn.Conv1d`` and ``nn.Conv2d`` with a stack of weights, images lying channels-last.
 
 A convolution is a linear map of patches: with the patches of an image as rows (its *columns*, by
 the usual misnomer), the gradient of one example is sum_t g_t a_t^T over output positions t. The
@@ -22,8 +22,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.layers import (
-    BankedLayer,
     Part,
+    StackedLayer,
     add_outer_sums,
     gram_is_cheaper,
     outer_sum_norms,
@@ -42,7 +42,7 @@ _FEW_CHANNELS = 4
 _FEW_PAIRS = 512
 
 
-class BankedConvolution(BankedLayer):
+class StackedConvolution(StackedLayer):
     """A convolution over one or two dimensions, with stride, zero padding and dilation."""
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
@@ -58,7 +58,7 @@ class BankedConvolution(BankedLayer):
         self.may_leave_bias = False
         #: Whether it takes the tanh of its inputs, and of which layer's outputs they are.
         self.takes_tanh = False
-        self.before: BankedConvolution | None = None
+        self.before: StackedConvolution | None = None
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -82,7 +82,7 @@ class BankedConvolution(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """Convolve each group's rows with its weights."""
-        weight, bias = self.bank_weight, self.bank_bias
+        weight, bias = self.stacked_weight, self.stacked_bias
         inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self.takes_tanh:
             inputs = self._tanh(inputs)
@@ -171,7 +171,7 @@ class BankedConvolution(BankedLayer):
         return found
 
     def _transposed(self, gradient: Tensor) -> Tensor:
-        weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
+        weight, (_, stride, padding, dilation) = self.stacked_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         if self._has_kernels(self.kept["inputs"], weight):
             out = torch.empty_like(self.kept["inputs"], memory_format=torch.channels_last)
@@ -291,9 +291,9 @@ class BankedConvolution(BankedLayer):
         return weight, lines[:, :, fan_in] if "bias" in self.places else None
 
     @property
-    def bank_weight(self) -> Tensor:
-        """The bank's part [groups, outputs, inputs, height, width] for the weight."""
-        weight = super().bank_weight
+    def stacked_weight(self) -> Tensor:
+        """The stack's part [groups, outputs, inputs, height, width] for the weight."""
+        weight = super().stacked_weight
         return weight[:, :, :, None] if self._is_1d else weight
 
 

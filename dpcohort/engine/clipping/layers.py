@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with a bank of weights: many models side by side in one forward and backward pass.
+"""Layers with a stack of weights: many models side by side in one forward and backward pass.
 
-The examples of all draws are the rows of one batch. A bank holds [groups, ...] weights; the rows
+The examples of all draws are the rows of one batch. A stack holds [groups, ...] weights; the rows
 are split evenly among the groups, in order, and each row meets the weights of its group. Weights
 stay outside autograd: on the way back a layer keeps its input and the gradient of its output, and
 from these two gets, first, every example's squared gradient norm and, when all layers together
@@ -36,8 +36,8 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 Part = tuple[Tensor, ...]
 
 
-class BankedLayer(nn.Module, ABC):
-    """Base of all banked layers: keeps what one pass needs and nothing longer.
+class StackedLayer(nn.Module, ABC):
+    """Base of all stacked layers: keeps what one pass needs and nothing longer.
 
     It has no ``weight``: a model that reaches for one of its layers' parameters itself fails
     loudly while it is being examined, and takes the slow path.
@@ -50,7 +50,7 @@ class BankedLayer(nn.Module, ABC):
             for name, parameter in layer.named_parameters(recurse=False)
             if parameter.requires_grad
         }
-        self._bank: Tensor | None = None
+        self._stack: Tensor | None = None
         self._rows = 0
         #: Rows that make one example, side by side: those of a person.
         self.each = 1
@@ -92,15 +92,15 @@ class BankedLayer(nn.Module, ABC):
         for name, found in zip(self.places, sums, strict=True):
             total[self.places[name][0]] = found
 
-    def bind(self, bank: Tensor, examples: int, *, each: int = 1, apart: bool = False) -> None:
+    def bind(self, stack: Tensor, examples: int, *, each: int = 1, apart: bool = False) -> None:
         """Begin a pass with these weights [groups, D], of so many examples of ``each`` rows."""
-        self._bank, self._rows, self.calls, self.apart = bank, examples * each, 0, apart
+        self._stack, self._rows, self.calls, self.apart = stack, examples * each, 0, apart
         self.each = each
         self.squared_norms, self.kept = None, {}
 
     def release(self) -> None:
         """End a pass: let go of everything that belongs to single examples."""
-        self._bank, self.squared_norms, self.kept = None, None, {}
+        self._stack, self.squared_norms, self.kept = None, None, {}
 
     def part(self, name: str, matrix: Tensor) -> Tensor:
         """One parameter of every row of a [rows, D] matrix, as a view [rows, *shape]."""
@@ -108,25 +108,25 @@ class BankedLayer(nn.Module, ABC):
         return matrix[:, place].view(matrix.shape[0], *shape)
 
     @property
-    def bank(self) -> Tensor:
+    def stack(self) -> Tensor:
         """The weights [groups, D] of the pass under way."""
-        if self._bank is None:
-            raise NotImplementedError("a banked layer was called outside of a pass")
-        return self._bank
+        if self._stack is None:
+            raise NotImplementedError("a stacked layer was called outside of a pass")
+        return self._stack
 
     @property
-    def bank_weight(self) -> Tensor:
-        """The bank's part [groups, *shape] for the layer's weight."""
-        return self.part("weight", self.bank)
+    def stacked_weight(self) -> Tensor:
+        """The stack's part [groups, *shape] for the layer's weight."""
+        return self.part("weight", self.stack)
 
     @property
-    def bank_bias(self) -> Tensor | None:
-        """The bank's part for the bias, None if the layer has none."""
-        return self.part("bias", self.bank) if "bias" in self.places else None
+    def stacked_bias(self) -> Tensor | None:
+        """The stack's part for the bias, None if the layer has none."""
+        return self.part("bias", self.stack) if "bias" in self.places else None
 
     def by_group(self, values: Tensor) -> Tensor:
         """[rows, ...] as [groups, rows of a group, ...]."""
-        groups = len(self.bank)
+        groups = len(self.stack)
         return values.reshape(groups, self._rows // groups, *values.shape[1:])
 
     def joined(self, values: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class BankedLayer(nn.Module, ABC):
 
     def _attach(self, inputs: Tensor) -> Tensor:
         """Run ``compute`` as a node of the autograd graph."""
-        anchor = torch.empty((), device=self.bank.device, requires_grad=True)
+        anchor = torch.empty((), device=self.stack.device, requires_grad=True)
         self.calls += 1
         if self.calls > 1:
             raise NotImplementedError(f"a {type(self).__name__} is used more than once")
@@ -161,17 +161,17 @@ class BankedLayer(nn.Module, ABC):
 
 
 class _Node(torch.autograd.Function):
-    """One banked layer in the graph. The anchor makes autograd come by even at the first layer."""
+    """One stacked layer in the graph. The anchor makes autograd come by even at the first layer."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: BankedLayer) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: StackedLayer) -> Tensor:
         ctx.layer = layer
         layer.kept["inputs"] = inputs.detach()
         return layer.compute(layer.kept["inputs"])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        layer: BankedLayer = ctx.layer
+        layer: StackedLayer = ctx.layer
         (gradient,) = gradients
         layer.squared_norms = layer.observe(gradient)
         return layer.input_gradient(gradient) if ctx.needs_input_grad[0] else None, None, None
@@ -289,7 +289,7 @@ def aligned_product(rows: Tensor, matrix: Tensor) -> Tensor:
     return product[..., : matrix.shape[1]].contiguous()
 
 
-class BankedLinear(BankedLayer):
+class StackedLinear(StackedLayer):
     """A linear layer; the gradient of one example is a sum of outer products over positions."""
 
     @classmethod
@@ -299,7 +299,7 @@ class BankedLinear(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """Outputs x W^T + b."""
-        weight, bias = self.bank_weight, self.bank_bias
+        weight, bias = self.stacked_weight, self.stacked_bias
         if self.apart and inputs.device.type == "cpu":
             outputs = aligned_product(inputs, weight[0].t())
             return outputs if bias is None else outputs + bias[0]
@@ -314,7 +314,7 @@ class BankedLinear(BankedLayer):
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The product g W."""
-        weight = self.bank_weight
+        weight = self.stacked_weight
         if self.apart and gradient.device.type == "cpu":
             return aligned_product(gradient, weight[0])
         if len(weight) == 1:
@@ -378,7 +378,7 @@ class BankedLinear(BankedLayer):
 _ALL_PAIRS = 64
 
 
-class BankedEmbedding(BankedLayer):
+class StackedEmbedding(StackedLayer):
     """An embedding; an example's gradient adds up, word by word, where a word occurs again."""
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
@@ -398,7 +398,7 @@ class BankedEmbedding(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
-        groups, words = self.bank_weight.shape[:2]
+        groups, words = self.stacked_weight.shape[:2]
         unknown = (inputs < 0) | (inputs >= words)
         if self.apart:  # in private runs it has no gradient, and costs its own example alone
             inputs = torch.where(unknown, 0, inputs)
@@ -407,7 +407,7 @@ class BankedEmbedding(BankedLayer):
             inputs = torch.where(inputs < 0, inputs + words, inputs)
         self.kept["inputs"] = inputs
         group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)
-        outputs = self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
+        outputs = self.stacked_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
         if self.apart:
             lost = unknown.flatten(1).any(1) if unknown.dim() > 1 else unknown
             outputs = outputs.masked_fill(lost.view(-1, *[1] * (outputs.dim() - 1)), torch.nan)
@@ -462,7 +462,7 @@ def _sorted(tokens: Tensor, gradients: Tensor) -> Tensor:
     return gradients.new_zeros(rows).index_add_(0, unique[:, 0], sums.square().sum(1))
 
 
-class BankedNormalisation(BankedLayer):
+class StackedNormalisation(StackedLayer):
     """The scale and shift of ``nn.GroupNorm`` and ``nn.LayerNorm``.
 
     Normalising has no parameters and is left to autograd; scale and shift see an example's gradient
@@ -493,15 +493,15 @@ class BankedNormalisation(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Scale and shift."""
         grouped = self.by_group(inputs)
-        scaled = grouped * self._spread(self.bank_weight, grouped)
-        if self.bank_bias is not None:
-            scaled = scaled + self._spread(self.bank_bias, grouped)
+        scaled = grouped * self._spread(self.stacked_weight, grouped)
+        if self.stacked_bias is not None:
+            scaled = scaled + self._spread(self.stacked_bias, grouped)
         return scaled.view(inputs.shape)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The product g * weight."""
         grouped = self.by_group(gradient)
-        return (grouped * self._spread(self.bank_weight, grouped)).view(gradient.shape)
+        return (grouped * self._spread(self.stacked_weight, grouped)).view(gradient.shape)
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form both gradients of every example."""

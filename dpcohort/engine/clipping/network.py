@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of clipped gradients of a whole model, for many draws in one forward and backward pass.
 
-The model is copied and its layers are exchanged for banked ones; its own ``forward`` stays as it
+The model is copied and its layers are exchanged for stacked ones; its own ``forward`` stays as it
 is. Models that this does not cover (a parameter used directly, tied or twice, a layer without a
 fast path) go through ``torch.func`` instead, and say why in ``path``. Before a model may take the
 fast path it is examined on a few made-up examples, in 64 bits, against ``torch.func``.
@@ -29,13 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.engine.clipping import kernels
-from dpcohort.engine.clipping.convolution import BankedConvolution
+from dpcohort.engine.clipping.convolution import StackedConvolution
 from dpcohort.engine.clipping.layers import (
-    BankedEmbedding,
-    BankedLayer,
-    BankedLinear,
-    BankedNormalisation,
     Part,
+    StackedEmbedding,
+    StackedLayer,
+    StackedLinear,
+    StackedNormalisation,
 )
 from dpcohort.engine.clipping.per_example import (
     FlatLayout,
@@ -52,11 +52,11 @@ from dpcohort.errors import InputError
 from dpcohort.models.each_alone import made_up_inputs
 from dpcohort.models.persons import PersonModel
 
-BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
-    BankedLinear,
-    BankedConvolution,
-    BankedEmbedding,
-    BankedNormalisation,
+_STACKED_LAYERS: tuple[type[StackedLayer], ...] = (
+    StackedLinear,
+    StackedConvolution,
+    StackedEmbedding,
+    StackedNormalisation,
 )
 
 _EXAMPLES = 3  # made-up examples a model is examined on
@@ -75,12 +75,12 @@ class ClippingPath:
     """How a model's gradients are clipped.
 
     Attributes:
-        kind: ``banked`` (fast), ``vmap``, ``loop`` or, in private runs, ``process``.
+        kind: ``stacked`` (fast), ``vmap``, ``loop`` or, in private runs, ``process``.
         reason: why this path.
         floats_per_example: about how many numbers a pass keeps for each example.
     """
 
-    kind: Literal["banked", "vmap", "loop", "process"]
+    kind: Literal["stacked", "vmap", "loop", "process"]
     reason: str
     floats_per_example: int = 1
 
@@ -94,7 +94,7 @@ Gather = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 #: A local step of one draw, or of a part of its batch, around the two halves of its pass. ``begin``
 #: says whether all is finite besides what ``end`` needs; ``end`` adds to a sum, and if it is the
-#: last to do so scales it and adds the noise of dice.
+#: last to do so scales it and adds the noise of rng.
 _STEP = """
 def begin(rows, stored, labels, weights, clip, factor: float):
     inputs, targets = gather(rows, stored, labels)
@@ -104,13 +104,13 @@ def begin(rows, stored, labels, weights, clip, factor: float):
     return bool(finite), [factors{kept}]
 
 def end(into, found: List[Tensor], last: bool, scale: float, noise: Tensor,
-        dice: Optional[Generator], spread: float):
+        rng: Optional[Generator], spread: float):
     factors{kept} = found
     add(factors, into{kept})
     if last:
         into.mul_(scale)
-        if dice is not None:
-            into.add_(noise.normal_(generator=dice), alpha=spread)
+        if rng is not None:
+            into.add_(noise.normal_(generator=rng), alpha=spread)
 """
 #: Both of them.
 RecordedStep = tuple[Callable[..., tuple[bool, list[Tensor]]], Callable[..., None]]
@@ -138,17 +138,17 @@ def _does_a_step(
     alike: Sequence[Tensor],
 ) -> bool:  # fmt: skip
     """Whether a recorded step does what its parts do, to the bit, with made-up records."""
-    dice = [torch.Generator().manual_seed(1) for _ in range(3)]
+    rng = [torch.Generator().manual_seed(1) for _ in range(3)]
     stored = [torch.zeros_like(part) for part in alike]
     if stored[0].is_floating_point():
-        stored[0].normal_(generator=dice[0])
+        stored[0].normal_(generator=rng[0])
     rows, clip, memory = torch.arange(len(alike[0])), weights.new_ones(1), torch.empty_like(weights)
     factors, _, *kept = halves[0](weights, *_one_batch(gather, rows, *stored), clip)
     (total,) = halves[1](factors * torch.full_like(factors, 0.3), torch.ones_like(weights), *kept)
-    total.mul_(0.5).add_(memory.normal_(generator=dice[1]), alpha=0.25)
+    total.mul_(0.5).add_(memory.normal_(generator=rng[1]), alpha=0.25)
     into = torch.ones_like(weights)
     finite, found = step[0](rows, *stored, weights, clip, 0.3)
-    step[1](into, found, True, 0.5, memory, dice[2], 0.25)
+    step[1](into, found, True, 0.5, memory, rng[2], 0.25)
     return finite and torch.equal(into, total)
 
 
@@ -184,11 +184,11 @@ class ClippedNetwork:
         self.layout = FlatLayout(model)
         self._loss = loss
         self._model = copy.deepcopy(model)
-        self._layers: list[BankedLayer] = []
-        self._banked: nn.Module = self._model
+        self._layers: list[StackedLayer] = []
+        self._stacked: nn.Module = self._model
         self.path = path or _examine(model, loss, example_inputs, example_targets)
-        if self.path.kind == "banked":
-            self._banked, self._layers = _banked_copy(model, self.layout)
+        if self.path.kind == "stacked":
+            self._stacked, self._layers = _stacked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = per_example_gradients(self._model, loss, vectorised=vectorised)
         self._all_finite: Tensor | None = None
@@ -244,7 +244,7 @@ class ClippedNetwork:
 
         step = width if micro_batch is None else max(1, micro_batch // draws)
         self._all_finite = all_finite
-        add = self._add_banked if self.path.kind == "banked" else self._add_formed
+        add = self._add_stacked if self.path.kind == "stacked" else self._add_formed
         with full_precision_products(weights.device):
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
@@ -258,11 +258,11 @@ class ClippedNetwork:
         A layer's output is there about six times: the output, its activation, what follows them,
         and their gradients; convolutions may form their gradients besides.
         """
-        convolutions = (layer for layer in self._layers if isinstance(layer, BankedConvolution))
+        convolutions = (layer for layer in self._layers if isinstance(layer, StackedConvolution))
         formed = sum(layer.places["weight"][1].numel() for layer in convolutions)
         return max(1, 6 * sum(layer.outputs_per_row for layer in self._layers) + formed)
 
-    def _add_banked(
+    def _add_stacked(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
         scale: Tensor | None, mask: Tensor | None, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
@@ -346,12 +346,12 @@ class ClippedNetwork:
     def _record(
         self, weights: Tensor, shapes: Shapes, gather: Gather | None, stored: tuple[Tensor, Tensor]
     ) -> RecordedPass | None:  # fmt: skip
-        dice = torch.Generator().manual_seed(0)
+        rng = torch.Generator().manual_seed(0)
 
         def make_up() -> list[Tensor]:
             inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
             if inputs.is_floating_point():
-                inputs.normal_(generator=dice)
+                inputs.normal_(generator=rng)
             else:
                 inputs.zero_()
             return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
@@ -411,7 +411,7 @@ class ClippedNetwork:
             type(layer).__module__.startswith(("torch.nn.modules.", __package__))
             and not layer._forward_hooks
             and not layer._forward_pre_hooks
-            for layer in self._banked.modules()
+            for layer in self._stacked.modules()
         )
 
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -431,10 +431,10 @@ class ClippedNetwork:
             self._forward(weights, inputs, targets, apart=apart).sum().backward()  # type: ignore[no-untyped-call]
 
     def _forward(self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool) -> Tensor:
-        each = inputs.shape[1] if isinstance(self._banked, PersonModel) else 1
+        each = inputs.shape[1] if isinstance(self._stacked, PersonModel) else 1
         for layer in self._layers:
             layer.bind(weights, len(inputs), each=each, apart=apart)
-        return self._loss(self._banked(inputs), targets)
+        return self._loss(self._stacked(inputs), targets)
 
     def _release(self) -> None:
         for layer in self._layers:
@@ -445,8 +445,8 @@ class ClippedNetwork:
         scale: Tensor | None, mask: Tensor | None, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         per_group, width = inputs.shape[0] // weights.shape[0], inputs.shape[1]
-        banked = self.path.kind == "banked"
-        step = max(1, _FORMED_NUMBERS // self.layout.dimension) if banked else width
+        stacked = self.path.kind == "stacked"
+        step = max(1, _FORMED_NUMBERS // self.layout.dimension) if stacked else width
         if mask is None:
             mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
         for draw in range(inputs.shape[0]):
@@ -473,7 +473,7 @@ class ClippedNetwork:
             inputs: [rows, ...].
             targets: [rows, ...].
         """
-        if self.path.kind != "banked":
+        if self.path.kind != "stacked":
             return self._per_example(weights, inputs, targets)
         with full_precision_products(weights.device):
             self._run(weights[None], inputs, targets, apart=True)
@@ -491,7 +491,7 @@ class ClippedNetwork:
             Parts, each with a row for each example, and a function that makes a vector [D] of the
             sums over the examples of all parts. SENSITIVE.
         """
-        if self.path.kind != "banked":
+        if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
         with full_precision_products(weights.device):
             self._run(weights[None], inputs, targets, apart=True)
@@ -534,19 +534,19 @@ def _only(sums: Sequence[Tensor]) -> Tensor:
     return sums[0]
 
 
-def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:
-    """The model with every layer that has trained parameters exchanged for a banked one."""
+def _stacked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[StackedLayer]]:
+    """The model with every layer that has trained parameters exchanged for a stacked one."""
     names = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
     if len(names) != len(layout.places):
         raise NotImplementedError("parameters are tied")
-    banked = copy.deepcopy(model)
-    pool_before_relu(banked)
-    layers: list[BankedLayer] = []
+    stacked = copy.deepcopy(model)
+    pool_before_relu(stacked)
+    layers: list[StackedLayer] = []
     for name, layer in model.named_modules():
         own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
         if not own:
             continue
-        kind = next((k for k in BANKED_LAYERS if k.supports(layer)), None)
+        kind = next((k for k in _STACKED_LAYERS if k.supports(layer)), None)
         if kind is None:
             raise NotImplementedError(f"{name or 'the model'} ({type(layer).__name__})")
         exchanged = kind(layer, name, layout)
@@ -554,10 +554,10 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         if not name:
             return exchanged, layers
         parent, _, child = name.rpartition(".")
-        setattr(banked.get_submodule(parent), child, exchanged)
-    banked.requires_grad_(requires_grad=False)
-    exchange_pooling(banked)
-    return banked, layers
+        setattr(stacked.get_submodule(parent), child, exchanged)
+    stacked.requires_grad_(requires_grad=False)
+    exchange_pooling(stacked)
+    return stacked, layers
 
 
 def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> ClippingPath:
@@ -607,13 +607,13 @@ def _examined(probe: nn.Module, loss: Loss, x: Tensor, y: Tensor, agreement: flo
         kind = "loop"
         expected = per_example_gradients(probe, loss, vectorised=False)(weights, x, y)
     try:
-        net = ClippedNetwork(probe, loss, x, y, path=ClippingPath("banked", "on trial"))
+        net = ClippedNetwork(probe, loss, x, y, path=ClippingPath("stacked", "on trial"))
         reason = _disagreement(net, weights, x, y, expected, agreement)
     except (AttributeError, RuntimeError, TypeError) as problem:
         reason = str(problem)
     if reason is not None:
         return ClippingPath(kind, f"no fast path: {reason}", 2 * layout.dimension)
-    return ClippingPath("banked", "every layer has a fast path", net.floats_per_example())
+    return ClippingPath("stacked", "every layer has a fast path", net.floats_per_example())
 
 
 def _disagreement(
@@ -670,7 +670,7 @@ class MaxPool(nn.MaxPool2d):
     relu = False
     #: As of a convolution: whether it takes the tanh of its inputs, and of which layer's outputs.
     takes_tanh = False
-    before: BankedConvolution | None = None
+    before: StackedConvolution | None = None
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -749,10 +749,10 @@ def exchange_pooling(model: nn.Module) -> None:
         for i, (first, second) in enumerate(itertools.pairwise(list(part))):
             if isinstance(first, MaxPool) and type(second) is nn.ReLU:
                 first.relu, part[i + 1] = True, nn.Identity()
-            elif type(first) is nn.Tanh and isinstance(second, MaxPool | BankedConvolution):
+            elif type(first) is nn.Tanh and isinstance(second, MaxPool | StackedConvolution):
                 second.takes_tanh, part[i] = True, nn.Identity()
                 before = part[i - 1] if i > 0 else None
-                if isinstance(before, BankedConvolution):
+                if isinstance(before, StackedConvolution):
                     before.may_leave_bias = True
                     second.__dict__["before"] = before  # it is no part of the other
 

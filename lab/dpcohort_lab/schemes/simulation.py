@@ -26,8 +26,8 @@ from dpcohort.accounting import Contract
 from dpcohort.aggregation import Cohort, Mean
 from dpcohort.config import Config
 from dpcohort.engine import (
-    Arrived,
     ClippedNetwork,
+    CohortUpdates,
     EngineState,
     draw_batches,
     evaluator_on,
@@ -217,13 +217,15 @@ def train_scheme(
     state = EngineState(simulation.initial())
     noise_stds: list[float] = []
 
-    def updates(parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived | None]:
+    def updates(
+        parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
+    ) -> list[CohortUpdates | None]:
         """The scheme's own step as that of a trainer: one update for all its clients."""
         found = update(cohorts[0].round, parameters[0])
         if found is None:
             return [None]
         noise_stds.append(found[1])
-        return [Arrived(cohorts[0], found[0][None])]
+        return [CohortUpdates(cohorts[0], found[0][None])]
 
     trainer: Any = SimpleNamespace(updates=updates)
     rounds = train_rounds(

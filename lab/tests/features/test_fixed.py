@@ -145,7 +145,7 @@ def test_both_engines_clip_alike_and_take_the_fast_path(name, more, features):
         for _ in trained.rounds([state]):
             pass
         ends.append(state.parameters)
-    assert trained.path.kind == "banked", trained.path.reason
+    assert trained.path.kind == "stacked", trained.path.reason
     assert start.numel() == dimension
     moved = (ends[0] - start).norm()
     assert float((ends[1] - ends[0]).norm() / moved) < 1e-9

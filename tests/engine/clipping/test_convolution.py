@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
-from dpcohort.engine.clipping.convolution import BankedConvolution, patches
+from dpcohort.engine.clipping.convolution import StackedConvolution, patches
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
@@ -44,7 +44,7 @@ def test_patches_are_those_of_unfold(
     ],
 )
 def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> None:
-    assert BankedConvolution.supports(layer) is supported
+    assert StackedConvolution.supports(layer) is supported
 
 
 def test_norms_of_wide_convolutions_are_those_of_torch_func(squared_norms: Any) -> None:
@@ -55,7 +55,7 @@ def test_norms_of_wide_convolutions_are_those_of_torch_func(squared_norms: Any) 
     targets = torch.tensor([0, 1, 2, 0, 1])
     net = ClippedNetwork(model.double(), cross_entropy, images, targets)
     weights = net.layout.flatten(model)
-    assert net.path.kind == "banked", net.path.reason
+    assert net.path.kind == "stacked", net.path.reason
     norms = squared_norms(net, weights[None], images[None], targets[None])[0]
     raw = per_example_gradients(model, cross_entropy)(weights, images, targets)
     torch.testing.assert_close(norms, raw.square().sum(1), rtol=1e-9, atol=1e-12)
@@ -88,7 +88,7 @@ def test_norms_and_sums_of_pooled_convolutions_are_those_of_torch_func(
     inputs = torch.randn(4, 21, 1, 9, 12, generator=generator, dtype=torch.float64)
     targets = torch.randint(0, 3, (4, 21), generator=generator)
     net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
-    assert net.path.kind == "banked"
+    assert net.path.kind == "stacked"
     own = net.layout.flatten(model)
     weights = own + 0.1 * torch.randn(groups, own.numel(), generator=generator).double()
     slow, clip = per_example_gradients(model, cross_entropy), torch.full((4,), 0.4).double()

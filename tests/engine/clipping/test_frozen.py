@@ -57,8 +57,8 @@ MODELS = {
 
 
 def _records() -> tuple[Tensor, Tensor]:
-    dice = torch.Generator().manual_seed(1)
-    return torch.randn(7, 1, 6, 6, generator=dice).double(), torch.arange(7) % 3
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(7, 1, 6, 6, generator=rng).double(), torch.arange(7) % 3
 
 
 def _one_by_one(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def test_gradients_are_those_of_the_plain_loop(name):
     expected = _one_by_one(model, x, y)
     weights = FlatLayout(model).flatten(model)
     net = ClippedNetwork(model, cross_entropy, x, y)
-    assert net.path.kind == ("vmap" if name == "a bias" else "banked")
+    assert net.path.kind == ("vmap" if name == "a bias" else "stacked")
     assert torch.allclose(net.gradients(weights, x, y), expected, atol=1e-12)
     mapped = per_example_gradients(model, cross_entropy)
     assert torch.allclose(mapped(weights, x, y), expected, atol=1e-12)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dpcohort.engine.clipping import kernels
-from dpcohort.engine.clipping.convolution import BankedConvolution, patches
+from dpcohort.engine.clipping.convolution import StackedConvolution, patches
 from dpcohort.engine.clipping.network import ClippedNetwork, MaxPool
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
 
@@ -37,27 +37,27 @@ def test_the_kernels_of_a_convolution_give_torchs_numbers(
     x = torch.randn(groups * each, channels, *size)
     layer = nn.Conv2d(channels, outputs, *geometry)
     layout = FlatLayout(layer)
-    bank = torch.randn(groups, layout.dimension)
+    stack = torch.randn(groups, layout.dimension)
     expected: dict[str, list[torch.Tensor]] = {"out": [], "inputs": [], "weight": [], "bias": []}
     gradient = torch.randn(groups * each, *layer(x).shape[1:])
     for i, image in enumerate(x):
-        own = {n: p.double() for n, p in layout.unflatten(bank[i // each]).items()}
+        own = {n: p.double() for n, p in layout.unflatten(stack[i // each]).items()}
         leaves = [v.requires_grad_() for v in (image[None].double(), own["weight"], own["bias"])]
         out = torch.nn.functional.conv2d(leaves[0], leaves[1], leaves[2], *geometry[1:])
         found = torch.autograd.grad((out * gradient[i]).sum(), leaves)
         values = (out[0], found[0][0], found[1].permute(0, 2, 3, 1).flatten(1), found[2])
         for name, value in zip(expected, values, strict=True):
             expected[name].append(value.detach())
-    banked = BankedConvolution(layer, "", layout)
+    stacked = StackedConvolution(layer, "", layout)
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = tf32
     try:
-        banked.bind(bank.to(cuda), len(x))
+        stacked.bind(stack.to(cuda), len(x))
         there, slope = (v.to(cuda) for v in (x, gradient))
-        got = {"out": banked.compute(there)}
-        norms = banked.observe(slope)
-        got |= {"inputs": banked.input_gradient(slope)}
-        got |= {"weight": banked.kept["formed"], "bias": banked.kept["bias"]}
+        got = {"out": stacked.compute(there)}
+        norms = stacked.observe(slope)
+        got |= {"inputs": stacked.input_gradient(slope)}
+        got |= {"weight": stacked.kept["formed"], "bias": stacked.kept["bias"]}
     finally:
         torch.backends.cudnn.allow_tf32 = before
     for name, values in expected.items():
@@ -73,7 +73,7 @@ def test_the_kernels_of_a_convolution_give_torchs_numbers(
 def test_a_formed_gradient_does_not_depend_on_the_examples_beside_it(cuda: str, tf32: bool) -> None:
     layer = nn.Conv2d(3, 8, 3, padding=1)
     layout = FlatLayout(layer)
-    banked = BankedConvolution(layer, "", layout)
+    stacked = StackedConvolution(layer, "", layout)
     x, g = torch.randn(5, 3, 9, 9, device=cuda), torch.randn(5, 8, 9, 9, device=cuda)
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = tf32
@@ -81,10 +81,10 @@ def test_a_formed_gradient_does_not_depend_on_the_examples_beside_it(cuda: str, 
         seen = []
         for others in (x, torch.full_like(x, float("nan"))):
             images = torch.cat([x[:1], others[1:]])
-            banked.bind(layout.flatten(layer)[None].to(cuda), 5, apart=True)
-            banked.compute(images)
-            banked.observe(g)
-            seen.append([part[0][0].clone() for part in banked.own_gradients() or []])
+            stacked.bind(layout.flatten(layer)[None].to(cuda), 5, apart=True)
+            stacked.compute(images)
+            stacked.observe(g)
+            seen.append([part[0][0].clone() for part in stacked.own_gradients() or []])
     finally:
         torch.backends.cudnn.allow_tf32 = before
     assert len(seen[0]) == 2
@@ -162,16 +162,16 @@ def test_a_convolution_leaves_tanh_and_bias_to_what_comes_next(cuda: str, pool: 
     torch.backends.cudnn.allow_tf32 = False
     try:
         for groups in (1, 2):
-            bank = layout.flatten(model) + 0.05 * torch.randn(groups, layout.dimension)
+            stack = layout.flatten(model) + 0.05 * torch.randn(groups, layout.dimension)
             sums = []
             for device, dtype in (("cpu", torch.float64), (cuda, torch.float32)):
                 there = copy.deepcopy(model).to(device, dtype)
                 inputs, targets = x.to(device, dtype), y.to(device)
                 network = ClippedNetwork(there, cross_entropy, inputs[:3], targets[:3])
-                assert network.path.kind == "banked"
+                assert network.path.kind == "stacked"
                 total = torch.zeros(groups, layout.dimension, device=device, dtype=dtype)
                 network.clipped_sums(
-                    bank.to(device, dtype),
+                    stack.to(device, dtype),
                     inputs.view(groups, -1, *x.shape[1:]),
                     targets.view(groups, -1),
                     clip=clip.expand(groups).to(device, dtype),

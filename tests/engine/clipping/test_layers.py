@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dpcohort.engine.clipping import ClippedNetwork, per_example_gradients
 from dpcohort.engine.clipping.layers import (
-    BankedEmbedding,
-    BankedLinear,
+    StackedEmbedding,
+    StackedLinear,
     add_outer_sums,
     gram_is_cheaper,
     outer_sum_norms,
@@ -19,19 +19,19 @@ from dpcohort.engine.clipping.layers import (
 from dpcohort.engine.clipping.per_example import FlatLayout
 
 
-def banked() -> BankedLinear:
+def stacked() -> StackedLinear:
     layer = nn.Linear(3, 2)
-    return BankedLinear(layer, "", FlatLayout(layer))
+    return StackedLinear(layer, "", FlatLayout(layer))
 
 
 def test_rows_are_split_in_order() -> None:
-    layer = banked()
+    layer = stacked()
     layer.bind(torch.zeros(2, 8), 8)
     assert layer.by_group(torch.arange(8)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_layer_used_twice_in_a_pass_says_so() -> None:
-    layer = banked()
+    layer = stacked()
     layer.bind(torch.zeros(1, 8), 4)
     layer(torch.zeros(4, 3))
     with pytest.raises(NotImplementedError, match="more than once"):
@@ -39,7 +39,7 @@ def test_a_layer_used_twice_in_a_pass_says_so() -> None:
 
 
 def test_rows_that_are_not_the_examples_are_noticed() -> None:
-    layer = banked()
+    layer = stacked()
     layer.bind(torch.zeros(1, 8), 4)
     with pytest.raises(NotImplementedError, match="5 rows for 4 examples"):
         layer(torch.zeros(5, 3))
@@ -47,7 +47,7 @@ def test_rows_that_are_not_the_examples_are_noticed() -> None:
 
 def test_a_layer_outside_of_a_pass_says_so() -> None:
     with pytest.raises(NotImplementedError, match="outside of a pass"):
-        banked()(torch.zeros(4, 3))
+        stacked()(torch.zeros(4, 3))
 
 
 SHAPES = [(1, 3, 4), (2, 30, 20), (6, 3, 4)]  # positions, inputs, outputs
@@ -85,11 +85,11 @@ def test_cancelling_positions_do_not_hide_a_gradient() -> None:
 
 def test_each_group_of_rows_meets_its_own_weights() -> None:
     layer = nn.Linear(3, 2)
-    banked = BankedLinear(layer, "", FlatLayout(layer))
+    stacked = StackedLinear(layer, "", FlatLayout(layer))
     weights = torch.randn(2, 8)
-    banked.bind(weights, 4)
+    stacked.bind(weights, 4)
     inputs = torch.randn(4, 5, 3)
-    outputs = banked(inputs)
+    outputs = stacked(inputs)
     for group in (0, 1):
         matrix, bias = weights[group, :6].view(2, 3), weights[group, 6:]
         rows = slice(2 * group, 2 * group + 2)
@@ -100,11 +100,11 @@ def test_subclasses_and_frozen_layers_take_the_slow_path() -> None:
     class Own(nn.Linear):
         pass
 
-    assert BankedLinear.supports(nn.Linear(2, 2))
-    assert not BankedLinear.supports(Own(2, 2))
+    assert StackedLinear.supports(nn.Linear(2, 2))
+    assert not StackedLinear.supports(Own(2, 2))
     frozen = nn.Linear(2, 2)
     frozen.bias.requires_grad_(requires_grad=False)
-    assert not BankedLinear.supports(frozen)
+    assert not StackedLinear.supports(frozen)
 
 
 @pytest.mark.parametrize("length", [3, 64, 65, 200])
@@ -117,7 +117,7 @@ def test_repeated_words_add_up_at_any_length(squared_norms: Any, length: int) ->
 
     targets = torch.zeros(8)
     net = ClippedNetwork(model, loss, tokens, targets)
-    assert net.path.kind == "banked"
+    assert net.path.kind == "stacked"
     weights = net.layout.flatten(model)
     raw = per_example_gradients(model, loss)(weights, tokens, targets)
     norms = squared_norms(net, weights[None], tokens[None], targets[None])[0]
@@ -139,7 +139,7 @@ def test_repeated_words_add_up_at_any_length(squared_norms: Any, length: int) ->
     ],
 )
 def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> None:
-    assert BankedEmbedding.supports(layer) is supported
+    assert StackedEmbedding.supports(layer) is supported
 
 
 CASES = [
@@ -162,7 +162,7 @@ def test_scale_and_shift(layer: nn.Module, shape: tuple[int, ...]) -> None:
 
     targets = torch.zeros(6)
     net = ClippedNetwork(model, loss, inputs, targets)
-    assert net.path.kind == "banked"
+    assert net.path.kind == "stacked"
     weights = net.layout.flatten(model) + 0.3
     raw = per_example_gradients(model, loss)(weights, inputs, targets)
     clip = torch.full((2,), float(raw.norm(dim=1).median())).double()

@@ -196,12 +196,12 @@ def test_what_is_hooked_or_joins_a_batch_is_not_proved_apart() -> None:
 
 
 def test_positions_share_a_layer_without_a_bias() -> None:
-    dice = torch.Generator().manual_seed(6)
+    rng = torch.Generator().manual_seed(6)
     with torch.random.fork_rng():
         torch.manual_seed(2)
         model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Flatten(), nn.Linear(15, 3)).double()
-    inputs = torch.randn(1, 5, 3, 4, generator=dice, dtype=torch.float64)
-    targets = torch.randint(0, 3, (1, 5), generator=dice)
+    inputs = torch.randn(1, 5, 3, 4, generator=rng, dtype=torch.float64)
+    targets = torch.randint(0, 3, (1, 5), generator=rng)
     net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
     weights, clip = net.layout.flatten(model)[None], torch.tensor([0.3]).double()
     raw = per_example_gradients(model, cross_entropy)(weights[0], inputs[0], targets[0])
@@ -226,12 +226,12 @@ class PartlyUsed(nn.Module):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_layers_that_are_not_used_have_no_gradient(groups: int) -> None:
-    dice = torch.Generator().manual_seed(3)
+    rng = torch.Generator().manual_seed(3)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = PartlyUsed().double()
-    inputs = torch.randn(2, 5, 4, generator=dice, dtype=torch.float64)
-    targets = torch.randint(0, 3, (2, 5), generator=dice)
+    inputs = torch.randn(2, 5, 4, generator=rng, dtype=torch.float64)
+    targets = torch.randint(0, 3, (2, 5), generator=rng)
     net = ClippedNetwork(model, cross_entropy, inputs[0], targets[0])
     weights = net.layout.flatten(model).expand(groups, -1).clone()
     sums = net.clipped_sums(weights, inputs, targets, clip=torch.full((2,), 0.3).double())
