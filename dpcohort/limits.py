@@ -36,6 +36,8 @@ MOST_CLASSES = 1_000_000
 MOST_TABLE_CELLS = 500_000_000
 #: Columns of a table of records.
 MOST_TABLE_COLUMNS = 100_000
+#: Rows of one person that a training may use.
+MOST_PERSON_ROWS = 10_000
 #: Levels of tables and lists inside each other in TOML and JSON.
 DEEPEST_NESTING = 64
 

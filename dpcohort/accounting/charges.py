@@ -29,7 +29,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dpcohort._validate import choice, number
+from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.unit import unit_of
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
@@ -69,6 +71,7 @@ class Charge:
         what: an estimate of bounds, tuning, or an evaluation.
         private: its noise came from the operating system's entropy.
         neighbours: which two data sets its epsilons are about.
+        unit: of privacy, what they differ in.
         promised: whole promise of each client that paid, by id: epsilon and delta.
         spent: what each of them paid of it.
         public: ids of clients whose records were looked at without noise.
@@ -85,6 +88,7 @@ class Charge:
     what: Purpose
     private: bool
     neighbours: Neighbours = "zero-out"
+    unit: str = "record"
     promised: Mapping[str, Spent]
     spent: Mapping[str, Spent]
     public: tuple[str, ...] = ()
@@ -116,6 +120,7 @@ class Charge:
             "what": self.what,
             "private": self.private,
             "neighbours": self.neighbours,
+            **({} if self.unit == "record" else {"unit": self.unit}),
             "promised": {name: [float(x) for x in both] for name, both in self.promised.items()},
             "spent": {name: [float(x) for x in both] for name, both in self.spent.items()},
             "public": list(self.public),
@@ -138,6 +143,7 @@ class Charge:
             what=values["what"],
             private=values["private"] is True,
             neighbours=values["neighbours"],
+            unit=unit_of(values.get("unit", "record")).name,
             promised={n: _both(n, "promised", v, 0) for n, v in values["promised"].items()},
             spent={n: _both(n, "was charged", v, 0) for n, v in values["spent"].items()},
             public=tuple(map(str, values["public"])),
@@ -328,22 +334,24 @@ def after_charges(population: Population, charges: Sequence[Charge]) -> Populati
     return replace(population, epsilon=epsilon, delta=delta)
 
 
-def check_neighbours(charges: Sequence[Charge], neighbours: Neighbours) -> None:
-    """Refuse charges that have no total under a contract.
+def check_relation(charges: Sequence[Charge], contract: Contract) -> None:
+    """Refuse charges that have no total under a contract, for other neighbours or another unit.
 
     Args:
         charges: what was paid.
-        neighbours: of the contract.
+        contract: of the training.
 
     Example:
-        >>> check_neighbours((), "zero-out")
+        >>> check_relation((), Contract())
     """
+    relation, unit = contract.neighbours, contract.unit.name
     for charge in charges:
-        if charge.neighbours != neighbours:
+        if (charge.neighbours, charge.unit) != (relation, unit):
             raise InputError.because(
-                f"the charge {charge.title} was paid for {charge.neighbours} neighbours, and the "
-                f"training is for {neighbours}: they have no common total. Make it again, or "
-                "change privacy.neighbours."
+                f"the charge {charge.title} was paid for {charge.neighbours} neighbours that "
+                f"differ in a {charge.unit}, and the training is for {relation} and a {unit}: "
+                "they have no common total. Make it again, or change privacy.neighbours and "
+                "privacy.unit."
             )
 
 
@@ -460,7 +468,7 @@ def charge_of(
     *,
     what: Purpose,
     private: bool,
-    neighbours: Neighbours,
+    contract: Contract,
 ) -> Charge:
     """A new charge of every client with a budget, paid from what earlier ones left.
 
@@ -470,7 +478,7 @@ def charge_of(
         spent: what a client pays, from the epsilon and delta that it has left.
         what: the purpose.
         private: its noise will come from the operating system's entropy.
-        neighbours: as in the contract of the training.
+        contract: of the training, for its neighbours and unit.
 
     Raises:
         BudgetExceededError: nothing is left of a client.
@@ -480,19 +488,20 @@ def charge_of(
     Example:
         >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
         >>> half = lambda epsilon, delta: (epsilon / 2, 0.0)
-        >>> given = {"what": "estimate", "private": True, "neighbours": "zero-out"}
+        >>> given = {"what": "estimate", "private": True, "contract": Contract()}
         >>> first = charge_of(people, (), half, **given)
         >>> charge_of(people, [first], half, **given).spent
         {'a': (0.25, 0.0)}
     """
-    check_neighbours(known, neighbours)
+    check_relation(known, contract)
     if private:
         refuse_simulated(known)
     has = {name: both for _, name, *both in private_clients(after_charges(population, known))}
     return Charge(
         what=what,
         private=private,
-        neighbours=neighbours,
+        neighbours=contract.neighbours,
+        unit=contract.unit.name,
         promised={name: (e, d) for _, name, e, d in private_clients(population)},
         spent={name: spent(*both) for name, both in has.items()},
         public=tuple(population.ids[k] for k in np.flatnonzero(population.public).tolist()),

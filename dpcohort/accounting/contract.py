@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a privacy promise means: sampler, neighbours, accountant and trust as one object.
+"""What a privacy promise means: unit, sampler, neighbours, accountant and trust as one object.
 
 They only make sense together. Poisson sampling with a fixed denominator bounds what one
 record can change by C; a batch of fixed size swaps a record in for every one taken out, so it can
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
 from dpcohort.accounting.sampler import SENSITIVITY, Neighbours, Sampler
 from dpcohort.accounting.samplers import SAMPLERS, sampler_of
+from dpcohort.accounting.unit import UNITS, Unit, unit_of
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted
 
@@ -43,6 +44,8 @@ NoiseModel = Literal["exact", "paper"]
 class Contract:
     """How batches are drawn, which data sets count as neighbours, and who computes the noise.
 
+    Below, a record is one unit: one row, or all rows of one person that are used.
+
     Attributes:
         accountant: ``tight`` (smallest provable noise) or ``paper`` (the printed formula).
         sampler: how batches are drawn; its name may be given (``poisson``, ``fixed``, ...).
@@ -52,6 +55,7 @@ class Contract:
         colluding: of a cohort's other members, how many may help the server: a whole number, or a
             share below 1 of them.
         dropouts: how many members may vanish after they promised their noise.
+        unit: of privacy: ``record`` or ``person``; its name may be given.
 
     Example:
         >>> Contract.of("paper").sampler.name, Contract.of("paper").neighbours
@@ -66,6 +70,7 @@ class Contract:
     trust: Trust = "local"
     colluding: float = 0
     dropouts: int = 0
+    unit: Unit = UNITS["record"]
 
     def __post_init__(self) -> None:
         choice("accountant", self.accountant, get_args(AccountantName))
@@ -77,6 +82,16 @@ class Contract:
                 given=self.accountant,
                 allowed=f"'tight' when sampler = {self.sampler.name!r}",
                 next_step="The printed formula is about steps that are drawn independently.",
+            )
+        object.__setattr__(self, "unit", unit_of(self.unit))
+        if self.unit.name == "client":
+            raise InputError(
+                "unit",
+                given="client",
+                allowed="'record' or 'person'",
+                next_step="Training computes noise for records, drawn secretly; which clients are "
+                "in a cohort the server sees. To hide a client as a whole let it add noise to its "
+                "whole update, as one record: dpcohort.deploy.whole_update.",
             )
         choice("trust", self.trust, get_args(Trust))
         given: object = self.colluding
@@ -141,11 +156,16 @@ class Contract:
     def settings(self) -> dict[str, Any]:
         """Every field as a plain value, by name."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"sampler": self.sampler.name}
+        return plain | {"sampler": self.sampler.name, "unit": self.unit.name}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a plan's file has them; trust only where it is not local."""
+        """Plain values, as a plan's file has them; trust only where it is not local.
+
+        So is a unit that is the record.
+        """
         plain = self.settings()
+        if self.unit.name == "record":
+            del plain["unit"]
         if not self.is_distributed:
             for name in ("trust", "colluding", "dropouts"):
                 del plain[name]
@@ -157,7 +177,7 @@ class Contract:
         accountant: str,
         sampler: str | Sampler | None = None,
         neighbours: str | None = None,
-        **trust: Any,
+        **other: Any,
     ) -> Contract:
         """A contract from names, those that are not given taken as that accountant's own."""
         choice("accountant", accountant, get_args(AccountantName))
@@ -165,7 +185,7 @@ class Contract:
             sampler = "fixed" if accountant == "paper" else "poisson"
         drawn_by, named = sampler_of(sampler), cast(AccountantName, accountant)
         relation = drawn_by.neighbours(neighbours)
-        return cls(accountant=named, sampler=drawn_by, neighbours=relation, **trust)
+        return cls(accountant=named, sampler=drawn_by, neighbours=relation, **other)
 
     def sampling(self, local_steps: int = 1) -> dict[str, Any]:
         """How batches are drawn and who are neighbours, as events and calibration take it.

@@ -25,6 +25,7 @@ from dpcohort.accounting.charges import LEAST_LEFT, nothing_left, private_client
 from dpcohort.accounting.closed_forms import gaussian_mu
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import Event, History, gaussian_epsilon
+from dpcohort.accounting.unit import unit_of
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plain_text import one_line
@@ -47,6 +48,7 @@ class Segment:
         without_noise: ids of clients that took part as public ones; no epsilon bounds what was
             told of their records.
         honest: h, members on whose shares of noise its multipliers count; 1 where trust is local.
+        unit: of privacy, by name.
 
     Example:
         >>> event = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
@@ -63,6 +65,7 @@ class Segment:
     spent: Mapping[str, History]
     without_noise: tuple[str, ...] = field(default=())
     honest: int = 1
+    unit: str = "record"
 
     def __post_init__(self) -> None:
         whole_number("before.rounds", self.rounds, at_least=0)
@@ -100,9 +103,10 @@ class Segment:
             for name, history in sorted(self.spent.items())
         }
         plain = {**asdict(self), "spent": events, "without_noise": list(self.without_noise)}
-        # The hash of a plan without these is what it always was.
         if self.honest == 1:
             del plain["honest"]
+        if self.unit == "record":
+            del plain["unit"]
         return plain
 
     @classmethod
@@ -120,6 +124,7 @@ class Segment:
             spent=spent,
             without_noise=tuple(map(str, values["without_noise"])),
             honest=values.get("honest", 1),
+            unit=unit_of(values.get("unit", "record")).name,
         )
 
 
@@ -212,8 +217,9 @@ def exhausted_clients(population: Population, before: Sequence[Segment]) -> dict
 def check_contract(before: Sequence[Segment], contract: Contract, cohort_size: int) -> None:
     """Refuse a past that has no total under this contract.
 
-    There is none under another neighbouring relation, nor where clients counted on more honest
-    members than they do now: what they spent was bounded by noise that they no longer trust in.
+    There is none under another neighbouring relation or for another unit, nor where clients assumed
+    more honest members than they do now: what they spent was bounded by noise that they no longer
+    trust in.
 
     Args:
         before: earlier runs.
@@ -225,6 +231,11 @@ def check_contract(before: Sequence[Segment], contract: Contract, cohort_size: i
     """
     neighbours = contract.neighbours
     for segment in before:
+        if segment.unit != contract.unit.name:
+            raise InputError.because(
+                f"an earlier run protects a {segment.unit} and the plan a {contract.unit}: they "
+                "have no common total. Keep the contract of the run."
+            )
         for name, history in segment.spent.items():
             if history.steps and history.neighbours != neighbours:
                 raise InputError.because(

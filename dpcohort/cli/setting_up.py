@@ -555,7 +555,7 @@ def bounds(
         population,
         asked,
         share=share,
-        neighbours=read.contract.neighbours,
+        contract=read.contract,
         seed=None if private_entropy else seed,
         known=known,
         before_spending=begin,

@@ -25,6 +25,7 @@ from dpcohort.accounting.contract import (
 )
 from dpcohort.accounting.sampler import Neighbours
 from dpcohort.accounting.samplers import SamplerName
+from dpcohort.accounting.unit import BlankPerson, PersonRows, UnitName
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.clients.distributions import (
@@ -37,7 +38,7 @@ from dpcohort.clients.distributions import (
 )
 from dpcohort.clients.ids import numbered
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS
+from dpcohort.limits import MOST_CELLS, MOST_CLASSES, MOST_CLIENTS, MOST_PERSON_ROWS
 from dpcohort.plugins import check_settings, find_rule, settings_of
 from dpcohort.schedule import Draws
 from dpcohort.tasks import Task, TaskKind
@@ -110,6 +111,7 @@ class PrivacySection(Section):
     trust: Trust = "local"
     colluding: Any = 0  # a whole number or a share: `Contract` looks at both
     dropouts: int = 0
+    unit: UnitName | None = None  # a person where [data] names them, else a record
 
 
 class ScheduleSection(Section):
@@ -134,6 +136,11 @@ class DataSection(Section):
     # Of a table (.csv, .parquet): what its columns mean; ``TableColumns`` checks them.
     label: str | list[str] | None = None
     client: str | None = None
+    # Whose each record is: a column of a table, or of arrays a file of them.
+    person: str | None = None
+    person_rows: PersonRows = "sum"
+    rows_per_person: int = _bounded(5, at_least=1, at_most=MOST_PERSON_ROWS)
+    blank_person: BlankPerson = "refuse"
     features: list[str] = Field(default_factory=list)
     categories: dict[str, Any] = Field(default_factory=dict)
     bounds: dict[str, Any] = Field(default_factory=dict)

@@ -557,7 +557,7 @@ def _build(
         settings = made("selection", _selection_settings, file.selection)
     if checked["aggregation"]:
         made("aggregation", schema.check_rule, "aggregation", file.aggregation)
-    contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
+    contract = made("privacy", lambda: _contract(file))
     for name, check in schema.CHECKS.items():
         if (section := getattr(file, name)) is not None:
             made(name, check, section)
@@ -592,6 +592,13 @@ def _build(
         _lines=lines,
         _loads=loads,
     )
+
+
+def _contract(file: ConfigFile) -> Contract:
+    """The contract of [privacy]; where [data] says whose each record is, the unit is the person."""
+    stated = file.privacy.model_dump(exclude={"guard", "unit"})
+    named = file.data is not None and file.data.person is not None
+    return Contract.of(**stated, unit=file.privacy.unit or ("person" if named else "record"))
 
 
 #: Where a configuration may name code.

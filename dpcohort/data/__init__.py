@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dpcohort.data.partition import paper_partition as paper_partition
     from dpcohort.data.partition import public_split as public_split
     from dpcohort.data.partition import save_partition as save_partition
+    from dpcohort.data.persons import Persons as Persons
+    from dpcohort.data.persons import PersonTerms as PersonTerms
     from dpcohort.data.tables import TableColumns as TableColumns
     from dpcohort.data.tables import dataset_from_table as dataset_from_table
     from dpcohort.data.tables import read_table as read_table
@@ -48,5 +50,6 @@ __all__, __getattr__, __dir__ = names_on_use(
         "Partition column_partition dirichlet_partition join_clients load_partition "
         "paper_partition public_split save_partition"
     ),
+    persons="Persons PersonTerms",
     tables="TableColumns dataset_from_table read_table",
 )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import did_you_mean, number, whole_number
 from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.data.persons import PersonTerms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import check_unpacking
 from dpcohort.plain_text import one_line
@@ -37,6 +38,10 @@ def load_arrays(
     path: str | Path,
     task: Mapping[str, Any] | None = None,
     stated: Mapping[str, Any] | None = None,
+    person: str | None = None,
+    *,
+    clients: NDArray[Any] | None = None,
+    terms: PersonTerms | None = None,
 ) -> Dataset:
     """The data set in an ``.npz`` file or in a folder of ``.npy`` files.
 
@@ -44,6 +49,10 @@ def load_arrays(
         path: the file or folder.
         task: kind, loss, bounds and so on of what is predicted; without it a class.
         stated: ``classes`` and ``test_public``, where the file does not say them.
+        person: the array that says of which person a training row is; ``test_`` and this name is
+            that of test rows, if there is one.
+        clients: the client of each training row.
+        terms: how the rows of a person are used.
 
     Raises:
         DataMissingError: if there is nothing at that path.
@@ -66,7 +75,8 @@ def load_arrays(
             f"the arrays {', '.join(ARRAY_NAMES)}."
         )
     if place.is_dir():
-        paths = [place / f"{name}.npy" for name in (*ARRAY_NAMES, *_CONSTANT_NAMES)]
+        more = () if person is None else (person, f"test_{person}")
+        paths = [place / f"{name}.npy" for name in (*ARRAY_NAMES, *_CONSTANT_NAMES, *more)]
         entries = {path.stem: map_npy(path) for path in paths if path.is_file()}
     elif place.suffix == ".npz":
         entries = read_npz(place)
@@ -76,11 +86,18 @@ def load_arrays(
         )
         raise FileFormatError(place, problem)
     with of_file(place):
+        whose: dict[str, Any] = {}
+        if person is not None:
+            if person not in entries:
+                allowed = f"an array of the file: {', '.join(sorted(entries))}"
+                raise InputError("person", given=person, allowed=allowed)
+            whose = {"persons": entries.pop(person), "clients": clients, "person_terms": terms}
+            whose["test_persons"] = entries.pop(f"test_{person}", None)
         for key, value in (stated or {}).items():
             if key in entries and _scalar(entries[key]) != value:
                 allowed = f"{_scalar(entries[key])}, as the file itself says"
                 raise InputError(key, given=value, allowed=allowed)
-        data = dataset_from_mapping(place.stem, {**entries, **(stated or {})}, task)
+        data = dataset_from_mapping(place.stem, {**entries, **(stated or {})}, task, **whose)
     return of_path(data, place)
 
 
@@ -117,7 +134,7 @@ def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) ->
 
 
 def dataset_from_mapping(
-    name: str, entries: Mapping[str, Any], task: Mapping[str, Any] | None = None
+    name: str, entries: Mapping[str, Any], task: Mapping[str, Any] | None = None, **whose: Any
 ) -> Dataset:
     """A data set from named arrays and constants; for the task see `load_arrays`.
 
@@ -152,6 +169,7 @@ def dataset_from_mapping(
         normalisation=_normalisation(entries),
         test_public=bool(public),
         task=_task(task, entries["train_labels"]),
+        **whose,
     )
 
 

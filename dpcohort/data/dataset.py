@@ -8,13 +8,14 @@ them that no budget pays for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpcohort._validate import BoolArray, IntArray, number, whole_number
+from dpcohort.data.persons import Persons, PersonTerms, check_persons
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 from dpcohort.plain_text import first_of
@@ -102,6 +103,9 @@ def normalise(inputs: NDArray[Any], constants: Normalisation) -> NDArray[np.floa
 class Dataset:
     """Training and test records of one task.
 
+    Where the person is the unit of privacy, a training record is a person: what follows of records
+    is then of rows, and ``persons`` says whose they are.
+
     Attributes:
         name: what the set is called in plans, runs and messages.
         train_inputs: (records, channels, height, width) or (records, features); bytes (uint8),
@@ -123,6 +127,7 @@ class Dataset:
             not told. Test records that are public are refused at once. SENSITIVE.
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
+        persons: whose each training row is, where the person is the unit.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -145,6 +150,7 @@ class Dataset:
     test_clients: NDArray[np.str_] | None = None
     unusable: str = ""
     counted_classes: bool = False
+    persons: Persons | None = None
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -168,6 +174,9 @@ class Dataset:
             if owners is not None and owners.shape != (len(records),):
                 allowed = f"({len(records)},), one client a {kind} record"
                 raise InputError(f"shape of {name}", given=owners.shape, allowed=allowed)
+        if self.persons is not None and (rows := self.persons.rows).max() >= len(train):
+            allowed = f"rows of the {len(train)} training rows"
+            raise InputError("persons", given=int(rows.max()), allowed=allowed)
         if len(affine_map(self.normalisation)[0]) not in (1, train.shape[1]):
             allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
@@ -212,8 +221,51 @@ class Dataset:
             raise InputError.because(self.unusable)
 
     def __len__(self) -> int:
-        """The number of training records."""
-        return len(self.train_labels)
+        """The number of training records: of persons, where these are the unit."""
+        return len(self.train_labels) if self.persons is None else len(self.persons)
+
+    @property
+    def record_labels(self) -> NDArray[Any]:
+        """A label of each training record: of a person, its first row's. SENSITIVE."""
+        return self.train_labels if self.persons is None else self.train_labels[self.persons.first]
+
+    @property
+    def record_clients(self) -> NDArray[np.str_] | None:
+        """Whose each training record is, where the set says so."""
+        if self.clients is None or self.persons is None:
+            return self.clients
+        return self.clients[self.persons.first]
+
+    def rows_of(self, records: IntArray) -> IntArray:
+        """The training rows of these records, all that are used of a person."""
+        return records if self.persons is None else self.persons.all_rows(records)
+
+    def held_out(self, kept: IntArray, held: IntArray, *, name: str) -> Dataset:
+        """The same with the training records ``kept``; those ``held`` are its test records.
+
+        Of a person one row is a test record.
+
+        Example:
+            >>> tiny = dataset_from_arrays("tiny", train_inputs=np.eye(3), train_labels=[0, 1, 0],
+            ...     test_inputs=np.ones((1, 3)), test_labels=[1])
+            >>> tiny.held_out(np.array([2, 0]), np.array([1]), name="inner").test_labels.tolist()
+            [1]
+        """
+        persons, rest, scored = self.persons, kept, held
+        if self.persons is not None:
+            persons, rest = self.persons.only(kept)
+            scored = self.persons.first[held]
+        return replace(
+            self,
+            name=name,
+            train_inputs=self.train_inputs[rest],
+            train_labels=self.train_labels[rest],
+            test_inputs=self.train_inputs[scored],
+            test_labels=self.train_labels[scored],
+            clients=None if self.clients is None else self.clients[rest],
+            test_clients=None if self.clients is None else self.clients[scored],
+            persons=persons,
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -237,6 +289,9 @@ def dataset_from_arrays(
     task: Task | None = None,
     clients: ArrayLike | None = None,
     test_public: bool = False,
+    persons: ArrayLike | None = None,
+    test_persons: ArrayLike | None = None,
+    person_terms: PersonTerms | None = None,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -254,6 +309,9 @@ def dataset_from_arrays(
             numbers of a regression not yet scaled.
         clients: the name of the client of each training record, where the set knows it.
         test_public: whether results on the test records may be published.
+        persons: whose each training row is, where the person is the unit of privacy.
+        test_persons: whose each test row is; nobody may be on both sides.
+        person_terms: how the rows of a person are used.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -282,6 +340,17 @@ def dataset_from_arrays(
         classes = _counted_classes(train, test)
     if normalisation is None:
         normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
+    owners = None if clients is None else np.asarray(clients).astype(np.str_)
+    grouped = None
+    if persons is not None:
+        names = _person_names("persons", persons, len(train))
+        if test_persons is not None:
+            _refuse_both(names, _person_names("test_persons", test_persons, len(test)))
+        terms = person_terms or PersonTerms()
+        check_persons("persons", names.tolist(), blank=terms.blank)
+        grouped = terms.group(names, owners)
+    elif test_persons is not None:
+        raise InputError.about("test_persons", "goes with persons, which says whose a row is.")
     return Dataset(
         name=name,
         train_inputs=inputs,
@@ -290,12 +359,29 @@ def dataset_from_arrays(
         test_labels=test,
         classes=classes,
         normalisation=normalisation,
-        clients=None if clients is None else np.asarray(clients).astype(np.str_),
+        clients=owners,
         test_public=test_public,
+        persons=grouped,
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]
     )
+
+
+def _person_names(field: str, given: ArrayLike, rows: int) -> NDArray[np.str_]:
+    names = np.asarray(given).astype(np.str_)
+    if names.shape != (rows,):
+        raise InputError(f"shape of {field}", given=names.shape, allowed=f"({rows},), one a row")
+    return names
+
+
+def _refuse_both(train: NDArray[np.str_], test: NDArray[np.str_]) -> None:
+    """Refuse persons with rows on both sides, whose test would be of what was learnt by heart."""
+    if np.isin(train[train != ""], test).any():
+        raise InputError.because(
+            "somebody has rows in training and test: the test would be of persons that the model "
+            "knows. Split by person."
+        )
 
 
 def _counted_classes(train: IntArray, test: IntArray) -> int:

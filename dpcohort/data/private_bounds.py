@@ -25,7 +25,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
 from dpcohort.accounting.charges import Charge, charge_of, read_charge
-from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
 from dpcohort.errors import FileFormatError, InputError
@@ -50,8 +50,9 @@ def estimate_bounds(
     ranges: Mapping[str, tuple[float, float]],
     *,
     share: float,
-    neighbours: Neighbours,
+    contract: Contract,
     seed: int | None,
+    most_rows: int = 1,
     known: Sequence[Charge] = (),
     before_spending: Callable[[Charge], object] = lambda charge: None,
 ) -> tuple[Charge, dict[str, Any]]:
@@ -63,8 +64,9 @@ def estimate_bounds(
         population: the clients with their whole budgets; public ones pay nothing and add no noise.
         ranges: of each column, a public range that is sure to hold it.
         share: of the epsilon that each client has left that is spent, above 0 and below 1.
-        neighbours: ``zero-out`` or ``replace-one``, as in the contract of the training.
+        contract: of the training, for its neighbours and unit.
         seed: of the noise in a simulation; None takes the operating system's entropy.
+        most_rows: records of one unit that are in the table, at most: of a person several.
         known: what was paid before.
         before_spending: called once everything is checked, before the first noise: the place to
             write down what will be spent.
@@ -80,7 +82,7 @@ def estimate_bounds(
         >>> people = Population.from_arrays(ids=["a"], sizes=[3000], epsilon=2.0, delta=1e-5)
         >>> ages = np.random.default_rng(1).normal(50, 10, 3000)
         >>> paid, found = estimate_bounds({"age": ages}, ["a"] * 3000, people,
-        ...     {"age": (0, 320)}, share=0.5, neighbours="zero-out", seed=1)
+        ...     {"age": (0, 320)}, share=0.5, contract=Contract(), seed=1)
         >>> found["bounds"], paid.spent
         ({'age': [10.0, 90.0]}, {'a': (1.0, 0.0)})
     """
@@ -88,14 +90,14 @@ def estimate_bounds(
     if not ranges:
         raise InputError.because("no column is named whose bounds are to be estimated.")
     rng: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
-    sensitivity = 1 if neighbours == "zero-out" else 2
+    sensitivity = most_rows * (1 if contract.neighbours == "zero-out" else 2)
     charge = charge_of(
         population,
         known,
         lambda epsilon, delta: (share * epsilon, 0.0),
         what="estimate",
         private=seed is None,
-        neighbours=neighbours,
+        contract=contract,
     )
     names = np.asarray(owners)
     bounds, columns = {}, {}

@@ -30,6 +30,12 @@ from numpy.typing import NDArray
 from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
 from dpcohort.clients.csv_file import rows_with_lines
 from dpcohort.data.dataset import NO_CLASS, Dataset, dataset_from_arrays
+from dpcohort.data.persons import (
+    BlankPerson,
+    PersonTerms,
+    check_persons,
+    persons_for_test,
+)
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import counted, one_line
@@ -60,6 +66,7 @@ class TableColumns:
     Attributes:
         label: the column to be predicted; several for a task of several labels, each 0 or 1.
         client: the column that says whose record it is; None where the table does not say.
+        person: the column that says of which person a row is; it is never seen by a model.
         features: columns a model sees; () for all others.
         categories: the values that a column of text or codes can have; each becomes a column of
             0 and 1, and all other values, missing ones too, share one more.
@@ -77,6 +84,7 @@ class TableColumns:
 
     label: str | tuple[str, ...]
     client: str | None = None
+    person: str | None = None
     features: tuple[str, ...] = ()
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -115,11 +123,12 @@ class TableColumns:
         if both:
             words = f"is in categories too; {min(both)!r} is a number or one of some values."
             raise InputError.about(f"bounds.{min(both)}", words)
-        taken = {*self.targets, self.client}
+        if self.person is not None and self.person in (*self.targets, self.client):
+            raise InputError.about("person", f"names {self.person!r}, the label or the client.")
         for key in ("features", "categories", "bounds"):
             for one in getattr(self, key):
-                if one in taken:
-                    words = f"names {one!r}, which is the label or the client and no feature."
+                if one in self._taken:
+                    words = f"names {one!r}, which is the {self._taken[one]} and no feature."
                     raise InputError.about(key, words)
         self._check_missing()
 
@@ -136,6 +145,11 @@ class TableColumns:
                 raise InputError.about(name, words)
 
     @property
+    def _taken(self) -> dict[str | None, str]:
+        """Columns that no model sees, and what each of them says."""
+        return dict.fromkeys(self.targets, "label") | {self.client: "client", self.person: "person"}
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """The columns to be predicted."""
         return (self.label,) if isinstance(self.label, str) else tuple(self.label)
@@ -146,15 +160,15 @@ class TableColumns:
         Raises:
             InputError: a column is not there, or nothing says how to make numbers of it.
         """
-        named = [*self.targets, *([self.client] if self.client else []), *self.features]
+        owners = [one for one in (self.client, self.person) if one]
+        named = [*self.targets, *owners, *self.features]
         for one in (*named, *self.categories, *self.bounds):
             if one not in table:
                 listed = ", ".join(map(one_line, list(table)[:20]))
                 same = [name for name in table if name.strip().lower() == one.strip().lower()]
                 step = f"Did you mean {same[0]!r}?" if same else did_you_mean(one, table)
                 raise InputError("column", given=one, allowed=f"one of {listed}", next_step=step)
-        taken = {*self.targets, self.client}
-        seen = self.features or tuple(one for one in table if one not in taken)
+        seen = self.features or tuple(one for one in table if one not in self._taken)
         unknown = [one for one in seen if one not in self.bounds and one not in self.categories]
         if not seen:
             raise InputError.because("there is no column beside the label to predict it from.")
@@ -168,6 +182,25 @@ class TableColumns:
                 "bounds can be estimated with noise and paid for: dpcohort data bounds --help"
             )
         return seen
+
+    def person_names(self, table: Table, blank: BlankPerson) -> NDArray[np.str_] | None:
+        """Whose each row is, "" where a cell says nothing; None where no column says it.
+
+        Args:
+            table: the cells.
+            blank: what a row is of which it is not known.
+
+        Raises:
+            InputError: a row has no person and that is refused, or the column names no persons.
+        """
+        if self.person is None:
+            return None
+        cells = table[self.person]
+        words = _by_value(
+            self.person, cells, lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
+        )
+        check_persons(self.person, words, blank=blank)
+        return np.array(words)
 
     def task(self, **settings: Any) -> Task:
         """The task of the label: its classes or labels with their names, and what else is stated.
@@ -331,6 +364,8 @@ def dataset_from_table(
     test_public: bool = False,
     seed: int = 0,
     name: str = "table",
+    person: str | None = None,
+    person_terms: PersonTerms | None = None,
 ) -> Dataset:
     """A data set from a table: a DataFrame of pandas or polars, or a mapping of columns.
 
@@ -349,6 +384,8 @@ def dataset_from_table(
             does not write them down.
         seed: which records are test records.
         name: what to call it.
+        person: the column that says of which person a row is, where that is the unit of privacy.
+        person_terms: how the rows of a person are used.
 
     Raises:
         InputError: a column or its meaning is missing, or a cell cannot be used.
@@ -368,6 +405,7 @@ def dataset_from_table(
         bounds=dict(bounds or {}),
         missing=missing,
         labels=_listed("labels", labels),
+        person=person,
     )
     return table_dataset(
         columns_of_frame(table),
@@ -377,6 +415,7 @@ def dataset_from_table(
         test_public=test_public,
         seed=seed,
         name=name,
+        persons=(person_terms or PersonTerms()) if person is not None else None,
     )
 
 
@@ -392,6 +431,7 @@ def table_dataset(
     is_test: BoolArray | None = None,
     tested: Collection[str] | None = None,
     public: Collection[str] = (),
+    persons: PersonTerms | None = None,
 ) -> Dataset:
     """The data set of a table whose columns are known; see `dataset_from_table`.
 
@@ -406,14 +446,16 @@ def table_dataset(
         is_test: which records they are, instead of a share.
         tested: whose test records are used, if not everybody's: one that left takes its own along.
         public: clients whose records are.
+        persons: how the rows of a person are used, where the person is the unit of privacy.
     """
     wanted = columns.task(**({} if task is None else {"kind": task.kind, "bounds": task.bounds}))
     inputs, targets, _, problems = columns.encode_leniently(table)
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
+    names = columns.person_names(table, "own" if persons is None else persons.blank)
     if is_test is None:
-        is_test = held_for_test(len(inputs), clients, share=test_share, seed=seed)
+        is_test = held_for_test(len(inputs), clients, names, share=test_share, seed=seed)
     scored = is_test
     if tested is not None and clients is not None:
         scored = is_test & np.isin(clients, list(tested))
@@ -436,8 +478,12 @@ def table_dataset(
     if clients is not None and public:
         shown |= np.isin(clients, list(public))
     remarks = tuple(columns.beyond_bounds(table, shown, found.task))
+    grouped = None
+    if names is not None and persons is not None:
+        grouped = persons.group(names[~is_test], found.clients, seed=seed)
     return replace(
         found,
+        persons=grouped,
         remarks=remarks,
         test_clients=None if clients is None else clients[scored],
         unusable=next(iter(problems.values()), found.unusable),
@@ -445,11 +491,17 @@ def table_dataset(
 
 
 def held_for_test(
-    records: int, clients: NDArray[np.str_] | None, *, share: float, seed: int
+    records: int,
+    clients: NDArray[np.str_] | None,
+    persons: NDArray[np.str_] | None = None,
+    *,
+    share: float,
+    seed: int,
 ) -> BoolArray:
     """Which records are test records: the share of each client's, by the seed and its name alone.
 
-    So a client that holds only its own rows finds the same ones.
+    So a client that holds only its own rows finds the same ones. Where persons are named, about
+    this share of them are test persons.
 
     Example:
         >>> wards = np.array(["a", "b", "a", "b", "a", "a"])
@@ -458,6 +510,8 @@ def held_for_test(
         >>> both[wards == "a"].tolist() == alone.tolist()
         True
     """
+    if persons is not None:
+        return persons_for_test(persons, clients, share=share, seed=seed)
     number("test_share", share, above=0, below=1)
     whole_number("seed", seed, at_least=0)
     owners = np.full(records, "") if clients is None else clients

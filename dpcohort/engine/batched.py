@@ -118,6 +118,7 @@ class BatchedEngine(Engine):
         draws_per_pass: int | None = None,
     ) -> None:
         super().__init__(model, experiments)
+        loss = self._records.loss(loss)
         self._device = self._records.device
         self._local_steps = experiments[0].plan.training.local_steps
         self._is_private = not experiments[0].streams.is_reproducible

@@ -53,7 +53,7 @@ from dpcohort.accounting.sampler import Batches
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.data.arrays import let_go
-from dpcohort.engine.clipping import FlatLayout
+from dpcohort.engine.clipping import FlatLayout, Loss
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import Streams, draw_batches, draw_fixed_batches, noise_std
 from dpcohort.engine.rounds import (
@@ -65,9 +65,11 @@ from dpcohort.engine.rounds import (
     train_rounds,
 )
 from dpcohort.errors import InputError
+from dpcohort.models.persons import PersonLoss, PersonModel, null_like
 from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
+    from dpcohort.data.persons import Persons
     from dpcohort.engine.isolated import IsolatedModel
     from dpcohort.plan import Plan
 
@@ -244,7 +246,8 @@ class ClientRecords:
         device: where the records are kept.
         dtype: floating type to which inputs are brought when gathered; None keeps their own.
         transform: applied to each gathered batch after that, for example a fixed normalisation.
-        unusable: [rows] which records contribute nothing; private runs alone have any. SENSITIVE.
+        unusable: [rows] which rows contribute nothing; private runs alone have any. SENSITIVE.
+        persons: whose each row is, where a record is a person; ``indices`` are then persons.
 
     Example:
         >>> records = ClientRecords(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]),
@@ -264,6 +267,7 @@ class ClientRecords:
         dtype: torch.dtype | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         unusable: BoolArray | None = None,
+        persons: Persons | None = None,
     ) -> None:
         stored = torch.as_tensor(inputs)
         if stored.is_floating_point() and dtype is not None:
@@ -274,6 +278,17 @@ class ClientRecords:
         self._inputs = stored.to(device)
         self._targets = torch.as_tensor(targets).to(device)
         self._unusable = unusable
+        self._persons: Persons | None = persons
+        self._members, self._null = torch.empty(0), torch.empty(0)
+        if persons is not None:
+            rows, usable = persons.rows, np.ones(len(persons), np.bool_)
+            if unusable is not None:
+                rows, usable = persons.without(unusable)
+            self._unusable = None if usable.all() else ~usable
+            # A person's first row stands where it has no more, and what it counts there is null.
+            filled = np.where(rows < 0, np.maximum(rows[:, :1], 0), rows)
+            self._members = torch.as_tensor(filled, device=device)
+            self._null = torch.as_tensor(rows < 0, device=device)
         self.indices = np.asarray(indices, dtype=np.int64)
         self.offsets = np.asarray(offsets, dtype=np.int64)
         self.dtype = dtype
@@ -331,6 +346,16 @@ class ClientRecords:
 
     def gather_from(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """As ``gather``, of records that are kept like these."""
+        if self._persons is not None:
+            members = self._members.index_select(0, rows)
+            inputs, of_rows = self._gather_rows(members.reshape(-1), stored, targets)
+            of_rows[self._null.index_select(0, rows).reshape(-1)] = null_like(of_rows)
+            shape = members.shape
+            targets = of_rows.reshape(*shape, *of_rows.shape[1:])
+            return inputs.reshape(*shape, *inputs.shape[1:]), targets
+        return self._gather_rows(rows, stored, targets)
+
+    def _gather_rows(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         inputs = stored.index_select(0, rows)
         if self._is_image:
             inputs = inputs.permute(0, 3, 1, 2)
@@ -342,9 +367,16 @@ class ClientRecords:
         return inputs, targets.index_select(0, rows)
 
     def fit(self, model: nn.Module) -> nn.Module:
-        """A copy of the model where the records are, in their floating type."""
+        """A copy of the model where the records are, in their floating type; of whole records."""
         copied = copy.deepcopy(model).to(self.device)
-        return copied if self.dtype is None else copied.to(self.dtype)
+        copied = copied if self.dtype is None else copied.to(self.dtype)
+        return copied if self._persons is None else PersonModel(copied)
+
+    def loss(self, of_rows: Loss) -> Loss:
+        """The loss of each record, from that of its rows."""
+        if self._persons is None:
+            return of_rows
+        return PersonLoss(of_rows, averaged=self._persons.person_rows == "mean")
 
     def check_against(self, plan: Plan) -> None:
         """Refuse data whose clients are not the plan's: the noise was made for other sizes."""
@@ -364,6 +396,7 @@ class ClientRecords:
 
     def _check(self) -> None:
         rows = self._inputs.shape[0]
+        records = rows if self._persons is None else len(self._persons)
         if self._targets.shape[0] != rows:
             raise InputError.because(
                 f"there are {rows} inputs but {self._targets.shape[0]} targets."
@@ -375,11 +408,11 @@ class ClientRecords:
                 given=self.offsets.tolist(),
                 allowed=f"increasing from 0 to the number of indices, {self.indices.size}",
             )
-        if self.indices.size and not 0 <= self.indices.min() <= self.indices.max() < rows:
+        if self.indices.size and not 0 <= self.indices.min() <= self.indices.max() < records:
             raise InputError(
                 "indices",
                 given=[int(self.indices.min()), int(self.indices.max())],
-                allowed=f"row numbers from 0 to {rows - 1}",
+                allowed=f"numbers of records from 0 to {records - 1}",
             )
         let_go(self.indices)
 

@@ -57,6 +57,7 @@ from dpcohort.models.each_alone import (
     made_up_inputs,
     treats_alike,
 )
+from dpcohort.models.persons import PersonLoss
 from dpcohort.plugins import telling
 
 #: Inputs and targets of some rows. SENSITIVE.
@@ -317,6 +318,8 @@ class IsolatedModel:
 
 def _is_ours(loss: Loss) -> bool:
     """Whether a loss is this package's own, which gives a number of each example by itself."""
+    if type(loss) is PersonLoss:
+        return _is_ours(loss.of_rows)
     if not isinstance(loss, FunctionType):
         return False
     if loss is per_example.cross_entropy:

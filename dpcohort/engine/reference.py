@@ -52,6 +52,7 @@ class ReferenceEngine(Engine):
     ) -> None:
         refuse_unfit_layers(model)
         super().__init__(model, experiments)  # 2, 5 and 8 are there
+        loss = self._records.loss(loss)
         inputs, targets = self._records.gather(self._records.indices[:2])
         some = made_up_inputs(self._model, inputs, 2), made_up_targets(targets, 2)
         if vectorised is None:

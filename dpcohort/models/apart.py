@@ -22,6 +22,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules import module as hooks_of_all
 
+from dpcohort.models.persons import PersonModel
+
 #: Of these, an output of an example is a function of that example and the parameters: they act on
 #: each number, or on the numbers of one example.
 _APART = (
@@ -31,6 +33,7 @@ _APART = (
     nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
     nn.AdaptiveAvgPool2d,
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm,
+    PersonModel,
 )  # fmt: skip
 #: Values of a layer's attributes that can do nothing.
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -144,6 +147,9 @@ def in_known_parts(model: nn.Module, inputs: Tensor, rows: int) -> tuple[nn.Modu
     reason = not_proved_apart(model)
     if reason is None:
         return model, ""
+    if isinstance(model, PersonModel):  # every row of a person is treated like a record
+        found, reason = in_known_parts(model.model, inputs.flatten(0, 1), rows * inputs.shape[1])
+        return (None if found is None else PersonModel(found)), reason
     if hooks_of_all._has_any_global_hook():  # type: ignore[no-untyped-call]
         return None, reason
     name = type(model).__name__

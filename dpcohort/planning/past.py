@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpcohort._validate import BoolArray
-from dpcohort.accounting.charges import Charge, Paid, check_neighbours
+from dpcohort.accounting.charges import Charge, Paid, check_relation
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import History
 from dpcohort.accounting.segments import (
@@ -134,7 +134,7 @@ class Past:
     def check(self, population: Population, contract: Contract, cohort_size: int) -> None:
         """Refuse a past that has no total under a contract, or clients that were public in it."""
         check_contract(self.segments, contract, cohort_size)
-        check_neighbours(self.paid.charges, contract.neighbours)
+        check_relation(self.paid.charges, contract)
         self.paid.check(population)
         bare = {name for segment in self.segments for name in segment.without_noise}
         if bare:

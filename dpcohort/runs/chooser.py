@@ -241,7 +241,7 @@ class LossMeter:
     ) -> None:
         self._model = records.fit(model).eval()
         self._layout = FlatLayout(self._model)
-        self._records, self._loss = records, loss
+        self._records, self._loss = records, records.loss(loss)
         self._chunk = chunk or (4096 if records.device.type == "cpu" else 16384)
         self._all_of: tuple[tuple[int, ...], Tensor, Tensor] | None = None
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpcohort.accounting.charges import (
     Charge,
     after_charges,
-    check_neighbours,
+    check_relation,
     private_clients,
     read_charge,
 )
@@ -84,7 +84,7 @@ def _all_clients(config: Config, data: Dataset | None) -> Population:
         return config.population()
     dataset = configured_data(config) if data is None else data
     if has_own_clients(config.data, dataset):
-        return own_clients(config, np.asarray(dataset.clients), dataset.name)
+        return own_clients(config, np.asarray(dataset.record_clients), dataset.name)
     if config.data.estimated_bounds is not None:
         raise InputError.because(
             'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
@@ -142,7 +142,7 @@ def configured_charges(config: Config) -> tuple[Charge, ...]:
         charge, _ = read_charge(config.folder / config.data.estimated_bounds)
         found[charge.id] = charge
     charges = tuple(found.values())
-    check_neighbours(charges, config.contract.neighbours)
+    check_relation(charges, config.contract)
     return charges
 
 
@@ -242,7 +242,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
     if section is None or not is_table(section.name) or section.client is None:
         return Population.from_csv(path, allow_large_delta=allow_large_delta)
     data = configured_data(config)
-    owners = np.asarray(data.clients)
+    owners = np.asarray(data.record_clients)
     sizes = Counter(owners.tolist())
     stated = Population.from_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
     changes = [f"population.allow_large_delta={str(allow_large_delta).lower()}"]

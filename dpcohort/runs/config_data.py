@@ -12,8 +12,8 @@ from typing import Any
 from dpcohort.config import Config
 from dpcohort.config.schema import DataSection
 from dpcohort.config.settings import within
-from dpcohort.data import Dataset, TableColumns, load_dataset, read_table
-from dpcohort.data.arrays import load_arrays, of_path
+from dpcohort.data import Dataset, PersonTerms, TableColumns, load_dataset, read_table
+from dpcohort.data.arrays import load_arrays, map_npy, of_path
 from dpcohort.data.private_bounds import read_estimate
 from dpcohort.data.tables import Table, client_names, table_dataset
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
@@ -54,9 +54,30 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
         stated = section.model_dump(include={"classes", "test_public"}, exclude_unset=True)
+        if section.person is not None:
+            whose = _array_owners(config, section)
+            data = load_arrays(config.folder / name, given, stated, section.person, **whose)
+            kept = config.contract.unit.name == "person"
+            return with_task(config, data if kept else replace(data, persons=None))
         return with_task(config, load_arrays(config.folder / name, given, stated))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
+
+
+def person_terms(config: Config) -> PersonTerms:
+    """How the rows of a person are used, as [data] says."""
+    section = data_section(config)
+    return PersonTerms(
+        most=section.rows_per_person,
+        person_rows=section.person_rows,
+        blank=section.blank_person,
+    )
+
+
+def _array_owners(config: Config, section: DataSection) -> dict[str, Any]:
+    """Whose the rows of arrays are, beside their persons."""
+    owners = None if section.column is None else map_npy(config.folder / section.column)
+    return {"clients": owners, "terms": person_terms(config)}
 
 
 def with_task(config: Config, data: Dataset) -> Dataset:
@@ -91,6 +112,7 @@ def _table_data(config: Config, section: DataSection, clients: Collection[str] |
             name=path.stem,
             tested=clients,
             public=_public_clients(config, section, table),
+            persons=person_terms(config) if config.contract.unit.name == "person" else None,
         )
         return of_path(data, path)
     except FileFormatError:
@@ -131,6 +153,7 @@ def table_columns(config: Config) -> TableColumns:
         return TableColumns(
             label=label,
             client=section.client,
+            person=section.person,
             features=tuple(section.features),
             categories=section.categories,
             bounds=bounds,

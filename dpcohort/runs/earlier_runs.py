@@ -76,6 +76,7 @@ def segment_of(folder: Path, plan: Plan) -> Segment:
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
         honest=plan.noise.honest,
+        unit=plan.contract.unit.name,
     )
 
 

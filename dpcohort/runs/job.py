@@ -380,6 +380,7 @@ class Job(TrainingJob):
             dtype=torch.float32,
             transform=transform,
             unusable=without_label(data.train_labels) if data.unusable else None,
+            persons=data.persons,
         )
 
     def experiment(self, records: ClientRecords | None = None) -> Experiment:

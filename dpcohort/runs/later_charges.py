@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpcohort.accounting.charges import (
     Charge,
-    check_neighbours,
+    check_relation,
     in_order,
     private_clients,
     read_charge,
@@ -54,7 +54,7 @@ def check_later(charges: Sequence[Charge], plan: Plan) -> None:
         >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
         >>> check_later((), plan)
     """
-    check_neighbours(charges, plan.contract.neighbours)
+    check_relation(charges, plan.contract)
     private = {name for _, name, _, _ in private_clients(plan.population)}
     for charge in charges:
         if bare := sorted(private & set(charge.public)):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ def partition_labels(data: Dataset) -> IntArray:
         >>> partition_labels(load_dataset("digits")).max()
         np.int64(9)
     """
-    labels = data.train_labels
+    labels = data.record_labels
     if data.task.predicts_classes:
         return labels
     if labels.ndim > 1:  # sets of labels, numbered
@@ -65,7 +64,7 @@ def configured_partition(
     """
     section, labels = data_section(config), partition_labels(data)
     if has_own_clients(section, data):
-        split = column_partition(np.asarray(data.clients))
+        split = column_partition(np.asarray(data.record_clients))
         return _in_order(split, plan.population.ids, len(data))
     has_public = round(section.public_share * len(data)) > 0
     seed = run_seed if section.seed is None else section.seed
@@ -81,7 +80,7 @@ def configured_partition(
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
         path, some = config.folder / section.column, after is not None
-        found = _by_column(path, private, len(data), ids, some_left=some)
+        found = _by_column(path, private, data, ids, some_left=some)
     elif section.alpha is not None:
         found = dirichlet_partition(
             labels, sizes=sizes, alpha=section.alpha, records=private, rng=rng
@@ -96,18 +95,20 @@ def configured_partition(
 
 
 def _by_column(
-    path: Path, records: IntArray, total: int, ids: Sequence[str], *, some_left: bool
+    path: Path, records: IntArray, data: Dataset, ids: Sequence[str], *, some_left: bool
 ) -> Partition:
     """The partition by a column, its clients in the order of the population.
 
     Args:
         path: the column.
         records: those that are not public.
-        total: how many there are in all.
+        data: the data set.
         ids: the clients.
         some_left: records of others are of clients that left, and are not used.
     """
-    values = map_npy(path)
+    values, total = map_npy(path), len(data)
+    if data.persons is not None and values.shape == data.train_labels.shape[:1]:
+        values = values[data.persons.first]
     if values.shape != (total,):
         raise FileFormatError(path, f"has shape {values.shape}; the data has {total} records.")
     split = column_partition(values, records=records)
@@ -170,16 +171,7 @@ def held_out_within(
     sizes = [len(records) for records in kept]
     rule = {**whole.rule, "held_out": share}
     partition = dealt(np.arange(rest.size), sizes, int(rest.size), rule, whole.names)
-    left = replace(
-        data,
-        name=f"{data.name} (held out {share:g} of each client)",
-        train_inputs=data.train_inputs[rest],
-        train_labels=data.train_labels[rest],
-        test_inputs=data.train_inputs[scored],
-        test_labels=data.train_labels[scored],
-        clients=None if data.clients is None else data.clients[rest],
-        test_clients=None if data.clients is None else data.clients[scored],
-    )
+    left = data.held_out(rest, scored, name=f"{data.name} (held out {share:g} of each client)")
     return left, plan.population.with_sizes(sizes), partition
 
 

@@ -181,7 +181,7 @@ def tune_charged(
         lambda epsilon, delta: (share * epsilon, share * delta),
         what="tuning",
         private=private_entropy,
-        neighbours=config.contract.neighbours,
+        contract=config.contract,
     )
     given: dict[str, Any] = {}
     if not public_test and not data.task.predicts_classes:

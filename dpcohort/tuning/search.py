@@ -280,6 +280,8 @@ def public_samples(
             test_inputs=inputs[held],
             test_labels=labels[held],
             test_clients=None,
+            clients=data.record_clients,
+            persons=None,
         )
         samples.append(("public", seed, made))
     return samples, words
@@ -296,8 +298,9 @@ def _public_records(
         )
     if which is None or which == "client":
         held = _public_clients(config, data, population)
-        inputs = data.normalised(data.train_inputs[held])
-        return inputs, data.train_labels[held], "those of public clients"
+        rows = data.rows_of(held)
+        inputs = data.normalised(data.train_inputs[rows])
+        return inputs, data.train_labels[rows], "those of public clients"
     if which == "test":
         words = "the test records, which no longer judge the model fairly"
         return data.normalised(data.test_inputs), data.test_labels, words

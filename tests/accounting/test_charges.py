@@ -19,6 +19,7 @@ from dpcohort.accounting.charges import (
     read_charge,
     write_charge,
 )
+from dpcohort.accounting.contract import Contract
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
 from dpcohort.plan import Past, Plan
 
@@ -113,12 +114,12 @@ def test_another_meaning_of_neighbours_has_no_total():
     with pytest.raises(InputError, match="was paid for replace-one neighbours"):
         charge_of(
             people(1.0), [paid], lambda epsilon, delta: (0.1, 0.0),
-            what="tuning", private=True, neighbours="zero-out",
+            what="tuning", private=True, contract=Contract(),
         )  # fmt: skip
 
 
 def test_a_charge_is_paid_from_what_others_left_and_names_them():
-    given = {"what": "estimate", "private": True, "neighbours": "zero-out"}
+    given = {"what": "estimate", "private": True, "contract": Contract()}
 
     def most(epsilon, delta):
         return 0.6 * epsilon, 0.6 * delta

@@ -13,6 +13,7 @@ from scipy import stats
 
 from dpcohort import Population
 from dpcohort.accounting.charges import charge_of, charged_to, write_charge
+from dpcohort.accounting.contract import Contract
 from dpcohort.config import load_config
 from dpcohort.data import private_bounds
 from dpcohort.data.private_bounds import discrete_laplace, estimate_bounds
@@ -53,8 +54,8 @@ def test_a_cell_without_a_number_is_told_to_simulations_alone():
     wrong = {"bmi": [*RECORDS["bmi"][:3], "tall", *RECORDS["bmi"][4:]]}
     ranges = {"bmi": RANGES["bmi"]}
     with pytest.raises(InputError, match="the column bmi of record 4 is not a number"):
-        estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=0)
-    estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=None)
+        estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, contract=Contract(), seed=0)
+    estimate_bounds(wrong, OWNERS, PEOPLE, ranges, share=0.25, contract=Contract(), seed=None)
 
 
 @pytest.mark.parametrize(("neighbours", "sensitivity"), [("zero-out", 1), ("replace-one", 2)])
@@ -62,8 +63,9 @@ def test_all_counts_of_a_client_together_cost_what_it_pays(monkeypatch, neighbou
     scales = []
     monkeypatch.setattr(private_bounds, "discrete_laplace", lambda s, rng: scales.append(s) or 0)
     charge, _ = estimate_bounds(
-        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours=neighbours, seed=0
-    )
+        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, seed=0,
+        contract=Contract.of("tight", {"zero-out": "poisson", "replace-one": "fixed"}[neighbours]),
+    )  # fmt: skip
     assert len(scales) == 2 * 2 * private_bounds.CELLS  # two columns, two clients with a budget
     # A record is in one cell of each column: the sum of sensitivity / scale over columns.
     for client, at in (("a", 0), ("b", private_bounds.CELLS)):
@@ -75,7 +77,7 @@ def test_all_counts_of_a_client_together_cost_what_it_pays(monkeypatch, neighbou
 
 def test_bounds_hold_most_records_and_less_than_the_range():
     _, found = estimate_bounds(
-        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours="zero-out", seed=0
+        RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, contract=Contract(), seed=0
     )
     for column, (low, high) in found["bounds"].items():
         inside = np.mean([low <= value <= high for value in RECORDS[column]])
@@ -86,7 +88,7 @@ def test_bounds_hold_most_records_and_less_than_the_range():
 def test_few_records_far_below_the_noise_leave_the_whole_range():
     few = {"bmi": [27.0, 28.0]}
     _, found = estimate_bounds(
-        few, ["a", "a"], PEOPLE, {"bmi": (0.0, 320.0)}, share=0.01, neighbours="zero-out", seed=3
+        few, ["a", "a"], PEOPLE, {"bmi": (0.0, 320.0)}, share=0.01, contract=Contract(), seed=3
     )
     assert found["bounds"] == {"bmi": [0.0, 320.0]}
 
@@ -101,7 +103,7 @@ def test_few_records_far_below_the_noise_leave_the_whole_range():
 )
 def test_columns_and_ranges_that_cannot_be_estimated_are_refused(ranges, words):
     with pytest.raises(InputError, match=words):
-        estimate_bounds(RECORDS, OWNERS, PEOPLE, ranges, share=0.25, neighbours="zero-out", seed=0)
+        estimate_bounds(RECORDS, OWNERS, PEOPLE, ranges, share=0.25, contract=Contract(), seed=0)
 
 
 def test_nothing_is_drawn_before_what_it_costs_is_written_down(monkeypatch):
@@ -114,7 +116,7 @@ def test_nothing_is_drawn_before_what_it_costs_is_written_down(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         estimate_bounds(
-            RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, neighbours="zero-out", seed=0,
+            RECORDS, OWNERS, PEOPLE, RANGES, share=0.25, contract=Contract(), seed=0,
             before_spending=stop,
         )  # fmt: skip
     assert said == [{"a": (1.0, 0.0), "b": (0.25, 0.0)}]
@@ -141,7 +143,7 @@ def config(tmp_path: Path):
 
 def estimated(folder: Path, **given):
     charge, found = estimate_bounds(
-        RECORDS, OWNERS, PEOPLE, {"age": (0, 320)}, share=0.25, neighbours="zero-out", **given
+        RECORDS, OWNERS, PEOPLE, {"age": (0, 320)}, share=0.25, contract=Contract(), **given
     )
     write_charge(folder / "b.json", charge, **found)
     return charge
@@ -186,7 +188,7 @@ def test_an_estimate_that_stopped_before_its_bounds_is_paid_for_all_the_same(con
 
 
 def test_no_bounds_are_read_from_what_is_no_estimate(config):
-    tuning = {"what": "tuning", "private": True, "neighbours": "zero-out"}
+    tuning = {"what": "tuning", "private": True, "contract": Contract()}
     for result, words in (({"bounds": {"age": [0, 9]}}, "a charge of tuning"), ({}, "tuning")):
         charge = charge_of(PEOPLE, (), lambda *left: (0.1, 0.0), **tuning)
         write_charge(config.folder / "b.json", charge, **result)
@@ -213,7 +215,7 @@ def test_an_estimate_and_tuning_are_added_in_the_order_that_they_prove(config, t
     def half(epsilon, delta):
         return 0.5 * epsilon, 0.5 * delta
 
-    given = {"what": "tuning", "private": False, "neighbours": "zero-out"}
+    given = {"what": "tuning", "private": False, "contract": Contract()}
     known = () if tuned_first else configured_charges(config)
     tuning = charge_of(promised_population(config), known, half, **given)
     write_charge(config.folder / "c.json", tuning)

@@ -84,7 +84,7 @@ class Story:
             lambda epsilon, delta: (share * epsilon, share * delta if with_delta else 0.0),
             what=self.dice.choice(["estimate", "tuning", "evaluation"]),
             private=True,
-            neighbours=contract.neighbours,
+            contract=contract,
         )
         self.unproved |= len(known) < len(self.charges)
         self.charges.append(paid)

@@ -48,7 +48,7 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
     paid = [
         charge_of(
             people(1 + promised), (), lambda epsilon, delta: (promised, 1e-6), what="tuning",
-            private=True, neighbours="zero-out",
+            private=True, contract=Contract(),
         )
     ] if promised else []  # fmt: skip
     plan = make_plan(people(1 + promised), SETTINGS, selection="unbiased", seed=1, charges=paid)

@@ -193,6 +193,18 @@ class StackedConvolution(StackedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form the gradient of every example, or use the Gram way where that is cheaper."""
+        norms = self._observe_rows(gradient)
+        if self.each == 1:
+            return norms
+        if "columns" in self.kept:
+            columns, g = self.kept.pop("columns"), self.kept.pop("g")
+            self.kept["formed"] = torch.bmm(g.transpose(1, 2), columns)
+        names = [name for name in ("formed", "bias") if name in self.kept]
+        for name in names:
+            self.kept[name] = self.joined(self.kept[name])
+        return torch.stack([row_norms(self.kept[name]).square() for name in names]).sum(0)
+
+    def _observe_rows(self, gradient: Tensor) -> Tensor:
         inputs = self.kept["inputs"]
         rows, outputs = gradient.shape[:2]
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)

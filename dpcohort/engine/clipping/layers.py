@@ -52,6 +52,8 @@ class StackedLayer(nn.Module, ABC):
         }
         self._stack: Tensor | None = None
         self._rows = 0
+        #: Rows that make one example, side by side: those of a person.
+        self.each = 1
         #: Whether rows are to be treated alike, to the bit, and norms are not wanted.
         self.apart = False
         self.squared_norms: Tensor | None = None
@@ -90,9 +92,10 @@ class StackedLayer(nn.Module, ABC):
         for name, found in zip(self.places, sums, strict=True):
             total[self.places[name][0]] = found
 
-    def bind(self, stack: Tensor, rows: int, *, apart: bool = False) -> None:
-        """Begin a pass with these weights [groups, D], of so many examples."""
-        self._stack, self._rows, self.calls, self.apart = stack, rows, 0, apart
+    def bind(self, stack: Tensor, examples: int, *, each: int = 1, apart: bool = False) -> None:
+        """Begin a pass with these weights [groups, D], of so many examples of ``each`` rows."""
+        self._stack, self._rows, self.calls, self.apart = stack, examples * each, 0, apart
+        self.each = each
         self.squared_norms, self.kept = None, {}
 
     def release(self) -> None:
@@ -126,6 +129,12 @@ class StackedLayer(nn.Module, ABC):
         groups = len(self.stack)
         return values.reshape(groups, self._rows // groups, *values.shape[1:])
 
+    def joined(self, values: Tensor) -> Tensor:
+        """Numbers [rows, ...] added up over the rows of each example."""
+        if self.each == 1:
+            return values
+        return values.reshape(-1, self.each, *values.shape[1:]).sum(1)
+
     def _add_formed(self, name: str, factors: Tensor, total: Tensor) -> None:
         """Add the sums of one parameter's gradients, kept under its name, [rows, size]."""
         target, formed = self.part(name, total), self.kept[name]
@@ -140,10 +149,10 @@ class StackedLayer(nn.Module, ABC):
             raise NotImplementedError(f"a {type(self).__name__} is used more than once")
         if inputs.shape[0] != self._rows:
             raise NotImplementedError(
-                f"a {type(self).__name__} got {inputs.shape[0]} rows for {self._rows} examples"
+                f"a {type(self).__name__} got {inputs.shape[0]} rows for {self._rows}"
             )
         output: Tensor = _Node.apply(inputs, anchor, self)  # type: ignore[no-untyped-call]
-        self.outputs_per_row = output.numel() // max(1, self._rows)
+        self.outputs_per_row = output.numel() * self.each // max(1, self._rows)
         return output
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -316,9 +325,9 @@ class StackedLinear(StackedLayer):
     def observe(self, gradient: Tensor) -> Tensor:
         """|G|^2 of the weight, plus that of the bias."""
         inputs = self.kept["inputs"]
-        if gradient.dim() == 2 and gradient.device.type == "cpu":
+        if gradient.dim() == 2 and gradient.device.type == "cpu" and self.each == 1:
             return self._observe_one(inputs, gradient)
-        rows = gradient.shape[0]
+        rows = gradient.shape[0] // self.each
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         a = inputs.reshape(rows, -1, inputs.shape[-1])
         norms, formed = outer_sum_norms(a, g)
@@ -410,7 +419,7 @@ class StackedEmbedding(StackedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Squared norm of the gradient summed over equal tokens."""
-        rows = gradient.shape[0]
+        rows = gradient.shape[0] // self.each
         tokens = self.kept["inputs"].reshape(rows, -1)
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         if self._padding_idx is not None:
@@ -496,10 +505,10 @@ class StackedNormalisation(StackedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form both gradients of every example."""
-        norms = gradient.new_zeros(gradient.shape[0])
+        norms = gradient.new_zeros(gradient.shape[0] // self.each)
         for name in self.places:
             values = gradient * self.kept["inputs"] if name == "weight" else gradient
-            self.kept[name] = self._collect(values).flatten(1)
+            self.kept[name] = self.joined(self._collect(values).flatten(1))
             norms = norms + self.kept[name].square().sum(1)
         return norms
 

@@ -50,6 +50,7 @@ from dpcohort.engine.clipping.per_example import (
 from dpcohort.engine.clipping.recording import Function, compiled, function_text, record
 from dpcohort.errors import InputError
 from dpcohort.models.each_alone import made_up_inputs
+from dpcohort.models.persons import PersonModel
 
 _STACKED_LAYERS: tuple[type[StackedLayer], ...] = (
     StackedLinear,
@@ -430,8 +431,9 @@ class ClippedNetwork:
             self._forward(weights, inputs, targets, apart=apart).sum().backward()  # type: ignore[no-untyped-call]
 
     def _forward(self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool) -> Tensor:
+        each = inputs.shape[1] if isinstance(self._stacked, PersonModel) else 1
         for layer in self._layers:
-            layer.bind(weights, len(inputs), apart=apart)
+            layer.bind(weights, len(inputs), each=each, apart=apart)
         return self._loss(self._stacked(inputs), targets)
 
     def _release(self) -> None:

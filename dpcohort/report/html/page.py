@@ -549,7 +549,7 @@ def _served(
                 return {}, "Accuracy by budget is for tasks that predict a class."
             held = data or _data_of(run, loaded)
             parts = min(10, int((~whole.plan.population.public).sum()))
-            found[name] = simulated_service(whole, held.train_labels, groups=parts)
+            found[name] = simulated_service(whole, held.record_labels, groups=parts)
     except (DpcohortError, ImportError, ValueError, IndexError, KeyError) as error:
         return {}, f"Accuracy by budget is not shown: {str(error).splitlines()[0]}"
     return found, SIMULATION_ONLY

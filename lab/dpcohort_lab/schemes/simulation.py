@@ -90,9 +90,10 @@ class Simulation:
         self._records = job.records()
         self._model = self._records.fit(job.trained)
         some = self._records.gather(self._records.indices[:2])
-        self._network = ClippedNetwork(self._model, job.loss, *some)
+        loss = self._records.loss(job.loss)
+        self._network = ClippedNetwork(self._model, loss, *some)
         self._gradients = per_example_gradients(
-            self._model, job.loss, vectorised=self._network.path.kind != "loop"
+            self._model, loss, vectorised=self._network.path.kind != "loop"
         )
         self.dimension = self._network.layout.dimension
         self.total_size = int(self._records.indices.size)
