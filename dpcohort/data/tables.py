@@ -28,14 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
+from dpcohort.accounting.unit import BlankPerson
 from dpcohort.clients.csv_file import rows_with_lines
 from dpcohort.data.dataset import NO_CLASS, Dataset, dataset_from_arrays
-from dpcohort.data.persons import (
-    BlankPerson,
-    PersonTerms,
-    check_persons,
-    persons_for_test,
-)
+from dpcohort.data.persons import PersonTerms, check_persons, persons_for_test
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import counted, one_line

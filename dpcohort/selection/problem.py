@@ -48,8 +48,13 @@ class OwnNoise:
     @staticmethod
     def solved_within(bias_cap: float, costs: Costs) -> Solution:
         """The least noise whose bias is at most the cap, and its eta."""
-        bounds = {"floor": costs.floor, "cap": costs.cap}
-        path = SelectionPath(costs.unbiased, costs.noise, linear_costs=costs.linear, **bounds)
+        path = SelectionPath(
+            costs.unbiased,
+            costs.noise,
+            linear_costs=costs.linear,
+            floor=costs.floor,
+            cap=costs.cap,
+        )
         return path.at_gap(bias_cap)
 
     @staticmethod
