@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 
 from dpcohort.accounting import Event, History, attack_risk
-from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting._sampler import Neighbours
 
 DELTA = 1e-5
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.3)

@@ -25,8 +25,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.calibration import calibrate_noise, clt_noise_multiplier
-from dpcohort.accounting.closed_forms import gaussian_mu
+from dpcohort.accounting import calibrate_noise, gaussian_mu
+from dpcohort.accounting._calibration import clt_noise_multiplier
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "accounting" / "golden_noise.json"
 

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.events import Event, certify_epsilon, composed_epsilon
-from dpcohort.accounting.sampler import Neighbours
+from dpcohort.accounting import Event, certify_epsilon
+from dpcohort.accounting._events import composed_epsilon
+from dpcohort.accounting._sampler import Neighbours
 
 DELTA = 1e-5
 CONTRACTS: list[tuple[str, Neighbours]] = [

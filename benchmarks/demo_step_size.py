@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpcohort.cli.demo import SETTINGS, demo_config
+from dpcohort.cli._demo import SETTINGS, demo_config
 from dpcohort.data import Dataset, load_dataset
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.evaluation import mean_interval
-from dpcohort.runs.training import train_side_by_side
+from dpcohort.runs import configured_job, mean_interval, train_side_by_side
 
 STEP_SIZES = (0.03, 0.1, 0.3, 1.0, 3.0)
 SEEDS = 5

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray
 from dpcohort.selection import Pool, solve_distributed
-from dpcohort.selection.instance import Costs
+from dpcohort.selection._instance import Costs
 
 
 @dataclass(frozen=True)

@@ -301,8 +301,8 @@ def measure(
 
 #: What to put in the place of what, to do without a special way of the engine.
 SPECIAL_WAYS: dict[str, tuple[str, Any]] = {
-    "commuting": ("dpcohort.engine.clipping.network.pool_before_relu", lambda model: None),
-    "recording": ("dpcohort.engine.clipping.network._OFTEN", 10**9),
+    "commuting": ("dpcohort.engine.clipping._network.pool_before_relu", lambda model: None),
+    "recording": ("dpcohort.engine.clipping._network._OFTEN", 10**9),
 }
 
 
@@ -552,7 +552,7 @@ def main() -> None:
         help="Opacus' milliseconds on this machine, where it cannot be measured here",
     )  # fmt: skip
     arguments = parser.parse_args()
-    from dpcohort.engine.clipping import network
+    from dpcohort.engine.clipping import _network as network
 
     network._OFTEN = 1  # a long training has recorded its passes; here the first turns do
     if arguments.turns is None:

@@ -39,12 +39,15 @@ from dpcohort.models import (
     split_features,
     without_features,
 )
-from dpcohort.runs.config_data import configured_data
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.configured import combinations
-from dpcohort.runs.evaluation import Interval, mean_interval
-from dpcohort.runs.job import Job
-from dpcohort.runs.training import train_side_by_side
+from dpcohort.runs import (
+    Interval,
+    Job,
+    configured_data,
+    configured_job,
+    mean_interval,
+    train_side_by_side,
+)
+from dpcohort.runs._configured import combinations
 from dpcohort_lab.features import OrientedFeatures
 from dpcohort_lab.features.fixed import folded, morlet_bank
 from dpcohort_lab.recipes.reading import load_recipe

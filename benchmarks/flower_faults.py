@@ -37,14 +37,14 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower.adapter import QUIET
-from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
-from dpcohort.deploy.flower.federation import drawn_clients
-from dpcohort.deploy.flower.kit import client_folder, write_app
-from dpcohort.deploy.flower.trial import (
+from dpcohort.deploy.flower._adapter import QUIET
+from dpcohort.deploy.flower._certificates import make_certificates, make_node_key
+from dpcohort.deploy.flower._federation import drawn_clients
+from dpcohort.deploy.flower._kit import client_folder, write_app
+from dpcohort.deploy.flower._trial import (
     Processes,
     Trial,
     demo_partition,
@@ -57,8 +57,8 @@ from dpcohort.deploy.flower.trial import (
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms, read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan, make_plan
-from dpcohort.runs.folder import read_json, read_log
-from dpcohort.runs.verification import verify_run
+from dpcohort.runs import verify_run
+from dpcohort.runs._folder import read_json, read_log
 
 CASES = ("guard", "node", "serverapp", "superlink", "supernode", "clientapp")
 #: Cases in which clients have Flower's own SuperNodes.
@@ -358,9 +358,9 @@ def _rejected(
 
 def run_compare(seeds: int) -> dict[str, Any]:
     """The federation's accuracy, cohorts and noise beside those of the local engine."""
-    from dpcohort.deploy.flower.trial import run_demo
+    from dpcohort.deploy.flower._trial import run_demo
     from dpcohort.engine import Optimiser
-    from dpcohort.runs.training import train
+    from dpcohort.runs import train
 
     folder = Path(tempfile.mkdtemp(prefix="dpc-compare-"))
     result = run_demo(folder / "run", say=lambda words: print(f"  {words}", flush=True))

@@ -32,8 +32,8 @@ from typing import Any
 
 from flower_faults import start_supernode
 
-from dpcohort.deploy.flower.adapter import FLOWER_VERSION
-from dpcohort.deploy.flower.trial import (
+from dpcohort.deploy.flower._adapter import FLOWER_VERSION
+from dpcohort.deploy.flower._trial import (
     Trial,
     demo_settings,
     free_ports,
@@ -41,7 +41,7 @@ from dpcohort.deploy.flower.trial import (
     start_all,
     trial,
 )
-from dpcohort.runs.verification import verify_run
+from dpcohort.runs import verify_run
 
 _SECONDS = 600.0
 _ECHO = {

@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpcohort.accounting.samplers import sampler_of
+from dpcohort.accounting._samplers import sampler_of
 from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.start import open_guard
-from dpcohort.deploy.guard.training import LocalTraining
-from dpcohort.engine import cross_entropy
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._start import open_guard
+from dpcohort.deploy.guard._training import LocalTraining
+from dpcohort.engine import Lattice, cross_entropy
+from dpcohort.engine._isolated import IsolatedModel
+from dpcohort.engine._lattice import rounded_gaussian
 from dpcohort.engine.clipping import ClippedNetwork
-from dpcohort.engine.isolated import IsolatedModel
-from dpcohort.engine.lattice import Lattice, rounded_gaussian
 from dpcohort.models import build_model
 
 _RECORDS, _BATCH = 600, 128

@@ -23,21 +23,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardTerms, ModelTerms
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.handler import GuardHandler
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard import (
+    AcceptedRun,
+    DrawRequest,
     DrawUpdate,
-    HelloRequest,
-    ReceiptRequest,
+    GuardTerms,
+    ModelTerms,
     Refusal,
-    decode,
-    encode,
 )
-from dpcohort.deploy.guard.start import check_terms, open_ledger
-from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest, decode, encode
+from dpcohort.deploy.guard._start import check_terms, open_ledger
+from dpcohort.deploy.guard._terms import layout_sha256
 from dpcohort.deploy.secure_aggregation import Identity
-from dpcohort.engine.lattice import KEY_BYTES, Lattice
+from dpcohort.engine import Lattice
+from dpcohort.engine._lattice import KEY_BYTES
 from dpcohort.errors import DpcohortError
 
 _DIMENSION, _DRAWS = 18, 400

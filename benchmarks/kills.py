@@ -36,18 +36,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcohort.accounting.events import Event
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
-from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.handler import GuardHandler
-from dpcohort.deploy.guard.protocol import Hello
-from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.start import check_terms, open_ledger, pinnable_terms, write_pin
+from dpcohort.accounting import Event
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import (
+    AcceptedRun,
+    DrawRequest,
+    GuardClient,
+    GuardRefusedError,
+    GuardTerms,
+    Hello,
+    ModelTerms,
+)
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._service import GuardService
+from dpcohort.deploy.guard._start import check_terms, open_ledger, pinnable_terms, write_pin
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.deploy.secure_aggregation import Identity
-from dpcohort.engine.lattice import KEY_BYTES, Lattice
+from dpcohort.engine import Lattice
+from dpcohort.engine._lattice import KEY_BYTES
 from dpcohort.errors import DpcohortError, InputError
 
 _RECORDS, _DIMENSION, _NOISE, _MOST = 4, 6, 400.0, 1000

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.events import Event
+from dpcohort.accounting import Event
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 
 #: Without subsampling the composition has a closed form: what is measured is the disk.

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import (
     Identity,
     MaskedRound,
@@ -26,7 +26,7 @@ from dpcohort.deploy.secure_aggregation import (
     Member,
     cohort_sha256,
 )
-from dpcohort.engine.lattice import rounded_gaussian
+from dpcohort.engine._lattice import rounded_gaussian
 
 Found = TypeVar("Found")
 _BITS = 48

@@ -73,7 +73,7 @@ def some_of(client: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def dpcohort_rounds(turn: Turn, rounds: int) -> None:
     from dpcohort import Population, Training, make_plan, train
-    from dpcohort.accounting.contract import Contract
+    from dpcohort.accounting import Contract
     from dpcohort.data import Dataset
     from dpcohort.engine import Optimiser
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.plan import Plan, make_plan
 from dpcohort.training import Training

@@ -21,9 +21,9 @@ import torch
 from scipy import stats
 from torch.profiler import ProfilerActivity, profile
 
-from dpcohort.engine.counter_noise import add_noise_
-from dpcohort.engine.lattice import KEY_BYTES, release
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine import Streams
+from dpcohort.engine._counter_noise import add_noise_
+from dpcohort.engine._lattice import KEY_BYTES, release
 
 _EXPONENT = 22
 _TAILS = (5.768, 6.0, 6.5, 7.0)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from dpcohort.engine import Lattice
+from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine.clipping import cross_entropy
-from dpcohort.engine.isolated import IsolatedModel
-from dpcohort.engine.lattice import Lattice
 
 _WIDTH, _RECORDS, _TURNS = 30, 1000, 5
 

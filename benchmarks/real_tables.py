@@ -47,20 +47,20 @@ import torch
 
 from dpcohort import Population
 from dpcohort.config import Config, load_config
-from dpcohort.data import Dataset
-from dpcohort.data.load import heart_columns
-from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
+from dpcohort.data import Dataset, read_table
+from dpcohort.data._load import heart_columns
+from dpcohort.data._tables import client_names, held_for_test, table_dataset
 from dpcohort.metrics import main_metric, measure, trivial_outputs
 from dpcohort.runs import (
     configured_data,
     configured_job,
+    configured_population,
     mean_interval,
     train_side_by_side,
 )
-from dpcohort.runs.config_clients import configured_population
-from dpcohort.runs.prediction import model_outputs
+from dpcohort.runs._prediction import model_outputs
 from dpcohort.tuning import PROBLEMS, changes_for
-from dpcohort.tuning.search import Bench, counted, descend, stand_ins, start_of
+from dpcohort.tuning._search import Bench, counted, descend, stand_ins, start_of
 from dpcohort_lab.personal import personal_results
 
 #: Of loans_full_schema: what is known when a loan is asked for, and its interest rate.

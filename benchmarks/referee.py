@@ -38,8 +38,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpcohort.accounting.events import gaussian_epsilon
-from dpcohort.accounting.samplers import sampler_of
+from dpcohort.accounting._events import gaussian_epsilon
+from dpcohort.accounting._samplers import sampler_of
 from dpcohort.audit import Claim, StepUnderTest, audit_training
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.data import Dataset
-from dpcohort.report.html.page import write_report
+from dpcohort.report.html._page import write_report
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run"]  # fmt: skip

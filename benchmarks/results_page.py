@@ -304,7 +304,7 @@ def summary_text() -> str:
 
 def draw() -> None:
     """Every picture the log asks for, from the result files."""
-    from dpcohort.report.figures import save_selection_figure
+    from dpcohort.report import save_selection_figure
     from dpcohort_lab.recipes import load_recipe
     from dpcohort_lab.recipes.figures import result_figure
     from dpcohort_lab.recipes.judgement import selection_panels

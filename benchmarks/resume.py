@@ -25,8 +25,8 @@ from dpcohort import Population, Training, make_plan
 from dpcohort._validate import IntArray
 from dpcohort.data import load_dataset
 from dpcohort.engine import Optimiser
-from dpcohort.runs.journal import Journal
-from dpcohort.runs.training import train
+from dpcohort.runs import train
+from dpcohort.runs._journal import Journal
 
 Kill = Callable[[], None]
 _HEAVY = ("torch._dynamo", "torch._functorch.apis", "safetensors", "dp_accounting.pld.accountant")

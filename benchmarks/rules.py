@@ -24,7 +24,7 @@ from typing import Any
 import dpcohort
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config, loads_config
-from dpcohort.runs.config_data import configured_data
+from dpcohort.runs import configured_data
 from dpcohort.text_files import toml_text
 from dpcohort_lab.rule_comparison import (
     Pair,

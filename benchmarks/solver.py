@@ -21,7 +21,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray
 from dpcohort.selection import solve_selection
-from dpcohort.selection.instance import Costs, objective_of
+from dpcohort.selection._instance import Costs, objective_of
 
 _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 _ALONE = (1_000_000, 10_000_000)

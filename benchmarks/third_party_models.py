@@ -35,9 +35,9 @@ import torch
 from referee import flower_release
 
 from dpcohort.audit import Isolation, ModelsUnderTest, isolation
-from dpcohort.audit.adversarial_losses import LOSSES
-from dpcohort.audit.adversarial_models import CLASSES, MODELS, WIDTH, Adversary, forget
-from dpcohort.audit.under_test import MODEL_PLACES
+from dpcohort.audit._adversarial_losses import LOSSES
+from dpcohort.audit._adversarial_models import CLASSES, MODELS, WIDTH, Adversary, forget
+from dpcohort.audit._under_test import MODEL_PLACES
 from dpcohort.engine import cross_entropy
 from dpcohort.errors import InputError
 

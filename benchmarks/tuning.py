@@ -23,13 +23,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpcohort.accounting.charges import write_charge
+from dpcohort.accounting._charges import write_charge
 from dpcohort.config import Config, commented_config, load_config, loads_config
-from dpcohort.runs import configured_data, configured_job, mean_interval
-from dpcohort.runs.config_clients import configured_population
-from dpcohort.runs.partitions import held_out_within
+from dpcohort.runs import (
+    configured_data,
+    configured_job,
+    configured_population,
+    held_out_within,
+    mean_interval,
+)
 from dpcohort.tuning import changes_for, tune, tune_charged
-from dpcohort.tuning.search import Bench, counted, descend, scored, start_of
+from dpcohort.tuning._search import Bench, counted, descend, scored, start_of
 
 #: What `dpcohort new` wrote whatever the data.
 _BEFORE = [

@@ -33,13 +33,13 @@ from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.clients import Population
 from dpcohort.consent import typed
 from dpcohort.data import Dataset, Normalisation, Partition, column_partition
-from dpcohort.data.dataset import NO_CLASS
+from dpcohort.data._dataset import NO_CLASS
 from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plan import make_plan
 from dpcohort.runs import train
-from dpcohort.runs.prediction import model_outputs
+from dpcohort.runs._prediction import model_outputs
 from dpcohort.tasks import Task
 from dpcohort.training import Training
 

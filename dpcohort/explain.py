@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from dpcohort._validate import FloatArray, choice, number
-from dpcohort.accounting.calibration import calibrate_noise
-from dpcohort.accounting.closed_forms import paper_noise_multiplier
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract, calibrate_noise, paper_noise_multiplier
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import selection_problem
-from dpcohort.planning.noise import DistributedNoise, Noise
-from dpcohort.planning.participation import FixedCohorts, Participation
-from dpcohort.planning.reports import often
+from dpcohort.planning._noise import DistributedNoise, Noise
+from dpcohort.planning._participation import FixedCohorts, Participation
+from dpcohort.planning._reports import often
 from dpcohort.plugins import RULES, is_rule, place_of
-from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
-from dpcohort.selection.rules import rule_from_settings
+from dpcohort.selection import PlannedRule, SelectionProblem, rule_from_settings, selected
 from dpcohort.training import Training
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ noise, after what was spent before; and a certificate of each client's epsilon. 
 fixed nothing random is left but the batches and the noise. A rule that chooses each cohort does so
 within a cap for each client, to which the noise is calibrated.
 
-``plan.json`` (:mod:`dpcohort.planning.file`) has all of it; the hash covers the content, not the
+``plan.json`` (:mod:`dpcohort.planning._file`) has all of it; the hash covers the content, not the
 spelling of the file.
 """
 
@@ -25,41 +25,51 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
-from dpcohort.accounting.charges import Charge, Paid, after_charges
-from dpcohort.accounting.contract import Contract, Guard, NoiseModel
-from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, deploy_noise, noise_levels
-from dpcohort.accounting.distributed import NoiseShares, refuse_undistributable, with_lattice
-from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
-from dpcohort.accounting.segments import Segment, Source
+from dpcohort.accounting import (
+    Charge,
+    Contract,
+    Event,
+    History,
+    Paid,
+    Segment,
+    certify_epsilon,
+    deploy_noise,
+)
+from dpcohort.accounting._charges import after_charges
+from dpcohort.accounting._contract import Guard, NoiseModel
+from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT, noise_levels
+from dpcohort.accounting._distributed import NoiseShares, refuse_undistributable, with_lattice
+from dpcohort.accounting._events import history_epsilon
+from dpcohort.accounting._segments import Source
 from dpcohort.clients import Population
-from dpcohort.clients.columns import COLUMN_NAMES, shared
+from dpcohort.clients._columns import COLUMN_NAMES, shared
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.planning.certificate import Certificate, DistributedCertificate
-from dpcohort.planning.noise import ROUNDING, DistributedNoise, LocalNoise, Noise
-from dpcohort.planning.participation import (
+from dpcohort.planning._certificate import Certificate, DistributedCertificate
+from dpcohort.planning._noise import ROUNDING, DistributedNoise, LocalNoise, Noise
+from dpcohort.planning._participation import (
     CappedRule,
     FixedCohorts,
     Participation,
     refuse_clients,
 )
-from dpcohort.planning.past import Past
-from dpcohort.planning.reports import Origin, Reports
+from dpcohort.planning._past import Past
+from dpcohort.planning._reports import Origin, Reports
 from dpcohort.plugins import is_named_function
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
-from dpcohort.selection.distributed import SMALLEST_WEIGHT, Pool, distributed_weights
-from dpcohort.selection.problem import (
-    OWN_NOISE,
+from dpcohort.selection import (
     PlannedRule,
+    Pool,
     Selection,
     SelectionProblem,
-    calibrated_epsilon,
     exact_costs,
     paper_costs,
+    rule_from_settings,
     selected,
 )
-from dpcohort.selection.rules import rule_from_settings
+from dpcohort.selection._distributed import SMALLEST_WEIGHT, distributed_weights
+from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -603,14 +613,14 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
-        from dpcohort.planning.file import write_plan
+        from dpcohort.planning._file import write_plan
 
         write_plan(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan and check its hash and shapes."""
-        from dpcohort.planning.file import read_plan
+        from dpcohort.planning._file import read_plan
 
         return read_plan(Path(path))
 

@@ -69,13 +69,13 @@ KINDS = get_args(Kind)
 
 #: Classes whose subclasses are of a kind without a mark. By name: none is loaded to compare.
 _BASES = {
-    "selection": "dpcohort.selection.problem:PlannedRule",
-    "adaptive": "dpcohort.adaptive.rule:AdaptiveRule",
-    "aggregation": "dpcohort.aggregation.rule:AggregationRule",
+    "selection": "dpcohort.selection._problem:PlannedRule",
+    "adaptive": "dpcohort.adaptive._rule:AdaptiveRule",
+    "aggregation": "dpcohort.aggregation._rule:AggregationRule",
     "model": "torch.nn.modules.module:Module",
-    "features": "dpcohort.models.features:FixedFeatures",
+    "features": "dpcohort.models._features:FixedFeatures",
     "optimiser": "torch.optim.optimizer:Optimizer",
-    "local-step": "dpcohort.engine.local_rule:LocalRule",
+    "local-step": "dpcohort.engine._local_rule:LocalRule",
 }
 _MARK = "__dpcohort_plugin__"
 
@@ -363,7 +363,7 @@ def rule_card(kind: str, name: str) -> dict[str, Any]:
 
     Example:
         >>> rule_card("selection", "uniform")["home"]
-        'dpcohort.selection.rules'
+        'dpcohort.selection._rules'
     """
     rule = find_rule(kind, name)
     lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
@@ -425,37 +425,37 @@ def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 #: rule adds a line here.
 RULES = {
     "selection": {
-        "best-threshold": "selection.rules:BestThreshold",
-        "epsilon-proportional": "selection.rules:EpsilonProportional",
-        "inverse-noise": "selection.rules:InverseNoise",
-        "minimum-epsilon": "selection.rules:MinimumEpsilon",
-        "privacy-aware": "selection.rules:PrivacyAware",
-        "threshold": "selection.rules:Threshold",
-        "unbiased": "selection.rules:Unbiased",
-        "uniform": "selection.rules:Uniform",
+        "best-threshold": "selection._rules:BestThreshold",
+        "epsilon-proportional": "selection._rules:EpsilonProportional",
+        "inverse-noise": "selection._rules:InverseNoise",
+        "minimum-epsilon": "selection._rules:MinimumEpsilon",
+        "privacy-aware": "selection._rules:PrivacyAware",
+        "threshold": "selection._rules:Threshold",
+        "unbiased": "selection._rules:Unbiased",
+        "uniform": "selection._rules:Uniform",
     },
     "adaptive": {
-        "clustered": "adaptive.rules:ClusteredUpdates",
-        "cpow-d": "adaptive.rules:MiniBatchPowerOfChoice",
-        "donated": "adaptive.rules:DonatedData",
-        "oort": "adaptive.rules:StatisticalUtility",
-        "power-of-choice": "adaptive.rules:PowerOfChoice",
-        "rpow-d": "adaptive.rules:RecentPowerOfChoice",
-        "ucb-cs": "adaptive.rules:BanditLoss",
+        "clustered": "adaptive._rules:ClusteredUpdates",
+        "cpow-d": "adaptive._rules:MiniBatchPowerOfChoice",
+        "donated": "adaptive._rules:DonatedData",
+        "oort": "adaptive._rules:StatisticalUtility",
+        "power-of-choice": "adaptive._rules:PowerOfChoice",
+        "rpow-d": "adaptive._rules:RecentPowerOfChoice",
+        "ucb-cs": "adaptive._rules:BanditLoss",
     },
     "aggregation": {
-        "clipped-mean": "aggregation.robust:ClippedMean",
-        "epsilon-weighted": "aggregation.rule:EpsilonWeighted",
-        "estimated-noise": "aggregation.robust:EstimatedNoise",
-        "geometric-median": "aggregation.robust:GeometricMedian",
-        "importance-compensated": "aggregation.rule:ImportanceCompensated",
-        "inverse-variance": "aggregation.rule:InverseVariance",
-        "mean": "aggregation.rule:Mean",
-        "minimum-noise": "aggregation.rule:MinimumNoise",
-        "projected": "aggregation.projected:Projected",
-        "projected-plus": "aggregation.projected:ProjectedPlus",
-        "size-weighted": "aggregation.rule:SizeWeighted",
-        "trimmed-mean": "aggregation.robust:TrimmedMean",
+        "clipped-mean": "aggregation._robust:ClippedMean",
+        "epsilon-weighted": "aggregation._rule:EpsilonWeighted",
+        "estimated-noise": "aggregation._robust:EstimatedNoise",
+        "geometric-median": "aggregation._robust:GeometricMedian",
+        "importance-compensated": "aggregation._rule:ImportanceCompensated",
+        "inverse-variance": "aggregation._rule:InverseVariance",
+        "mean": "aggregation._rule:Mean",
+        "minimum-noise": "aggregation._rule:MinimumNoise",
+        "projected": "aggregation._projected:Projected",
+        "projected-plus": "aggregation._projected:ProjectedPlus",
+        "size-weighted": "aggregation._rule:SizeWeighted",
+        "trimmed-mean": "aggregation._robust:TrimmedMean",
     },
 }
 
@@ -617,7 +617,7 @@ def named_plugin(kind: str, text: str, field: str | None = None) -> Callable[...
             or it is of another kind; it was not called.
 
     Example:
-        >>> named_plugin("selection", "dpcohort.selection.rules:Uniform").name
+        >>> named_plugin("selection", "dpcohort.selection._rules:Uniform").name
         'uniform'
         >>> named_plugin("model", "dpcohort.plugins:named_function")
         Traceback (most recent call last):

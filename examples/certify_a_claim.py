@@ -2,7 +2,7 @@
 """Someone claims an epsilon: is it kept, and how much noise did it waste?"""
 
 from dpcohort import calibrate_noise, certify_epsilon
-from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting import paper_noise_multiplier
 
 setting = {"delta": 1e-5, "sampling_rate": 0.256, "steps": 50}
 print("claimed   noise z of the paper   certified   noise z needed   variance wasted")

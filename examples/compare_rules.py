@@ -5,7 +5,7 @@ import numpy as np
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.runs import compare_runs, mean_interval
-from dpcohort.selection.rules import PrivacyAware
+from dpcohort.selection import PrivacyAware
 
 rng = np.random.default_rng(3)
 clients = Population.from_arrays(

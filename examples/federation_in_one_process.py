@@ -7,8 +7,8 @@ from pathlib import Path
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower import Federation, federate, write_kit
+from dpcohort.deploy.flower._trial import write_client_data
 from dpcohort.deploy.flower.client_app import LocalGuards
-from dpcohort.deploy.flower.trial import write_client_data
 from dpcohort.deploy.guard import ModelTerms
 from dpcohort.deploy.ledger import read_state
 from dpcohort.runs import verify_run

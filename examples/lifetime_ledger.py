@@ -4,7 +4,7 @@
 import tempfile
 from pathlib import Path
 
-from dpcohort.accounting.events import Event
+from dpcohort.accounting import Event
 from dpcohort.deploy.ledger import (
     ClientLedger,
     DrawKey,

@@ -4,7 +4,7 @@
 import numpy as np
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.selection.problem import PlannedRule, Selection, SelectionProblem, evaluated
+from dpcohort.selection import PlannedRule, Selection, SelectionProblem, evaluated
 
 
 class Halves(PlannedRule):

@@ -14,11 +14,11 @@ from functools import cache, lru_cache, wraps
 import pytest
 
 from dpcohort import consent, metrics
-from dpcohort.accounting import events
-from dpcohort.accounting.charges import charge_of, write_charge
+from dpcohort.accounting import _events as events
+from dpcohort.accounting._charges import charge_of, write_charge
 from dpcohort.config import load_config
-from dpcohort.data import load
-from dpcohort.runs.config_clients import configured_charges, promised_population
+from dpcohort.data import _load as load
+from dpcohort.runs._config_clients import configured_charges, promised_population
 
 # Plans, runs and ledgers wait for the disk at every file, and in memory for nothing.
 if (
@@ -232,12 +232,12 @@ def wire(monkeypatch):
     """``wire(3)`` connects three ranks, which ``run`` starts as threads."""
 
     def make(count: int) -> Wire:
-        from dpcohort.engine.ranks import Ranks
+        from dpcohort.engine._ranks import Ranks
 
         made = Wire(count)
-        monkeypatch.setattr("dpcohort.engine.ranks.dist", made)
-        monkeypatch.setattr("dpcohort.runs.ranks.dist", made)
-        monkeypatch.setattr("dpcohort.runs.ranks._joined", Ranks())  # and back in the end
+        monkeypatch.setattr("dpcohort.engine._ranks.dist", made)
+        monkeypatch.setattr("dpcohort.runs._ranks.dist", made)
+        monkeypatch.setattr("dpcohort.runs._ranks._joined", Ranks())  # and back in the end
         return made
 
     return make

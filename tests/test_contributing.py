@@ -12,9 +12,9 @@ import pytest
 
 import dpcohort
 from dpcohort import Contract, Population, Run, Training, make_plan, train, verify_run
-from dpcohort.accounting.composition import LossPair
-from dpcohort.accounting.sampler import Sampler
-from dpcohort.accounting.samplers import SAMPLERS
+from dpcohort.accounting._composition import LossPair
+from dpcohort.accounting._sampler import Sampler
+from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.cli import main
 
 ROOT = Path(__file__).parents[1]

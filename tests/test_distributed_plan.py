@@ -12,15 +12,14 @@ import pytest
 
 from dpcohort import Population, Training, certify_epsilon, make_plan
 from dpcohort.accounting import Contract, Event, History, Segment
-from dpcohort.accounting.distributed import with_lattice
+from dpcohort.accounting._distributed import with_lattice
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import loads_config
-from dpcohort.engine import lattice
-from dpcohort.engine.experiment import cohort_of, member_lattice
+from dpcohort.engine import _lattice as lattice
+from dpcohort.engine._experiment import cohort_of, member_lattice
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import LocalNoise, Past, Plan
-from dpcohort.runs.evaluation import who_was_heard
-from dpcohort.runs.receipts import make_receipts
+from dpcohort.runs import make_receipts, who_was_heard
 
 SETTINGS = Training(rounds=8, cohort_size=6, sampling_rate=0.25, dimension=10)
 PEOPLE = Population.from_arrays(
@@ -391,7 +390,7 @@ trust = "distributed"
     ],
 )
 def test_what_cannot_be_distributed_is_refused_before_anything_is_trained(change, words):
-    from dpcohort.runs.configured import configured_plan
+    from dpcohort.runs._configured import configured_plan
 
     with pytest.raises(DpcohortError, match=words):
         configured_plan(loads_config(CONFIG).with_overrides([change]))
@@ -415,7 +414,7 @@ def test_an_aggregation_that_there_is_not_is_one_problem():
 
 def test_cohorts_larger_than_the_population_are_told_with_their_line(tmp_path):
     from dpcohort.config import load_config
-    from dpcohort.runs.configured import configured_plan
+    from dpcohort.runs._configured import configured_plan
 
     path = tmp_path / "my.toml"
     path.write_text(CONFIG.replace("cohort_size = 4", "cohort_size = 9"))

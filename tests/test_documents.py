@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dpcohort.cli import COMMANDS, app, main, other_commands
-from dpcohort.cli.terminal import console
+from dpcohort.cli import COMMANDS, app, console, main, other_commands
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -16,9 +16,9 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
 from dpcohort.consent import allow_code
 from dpcohort.plugins import RULES, rule_card, rule_names
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import train_job
+from dpcohort.runs import configured_job
+from dpcohort.runs._job import make_job
+from dpcohort.runs._training import train_job
 
 FOLDER = Path(__file__).parents[1] / "examples" / "plugins"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]

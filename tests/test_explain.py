@@ -11,8 +11,7 @@ from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import make_plan
-from dpcohort.selection.problem import PlannedRule, evaluated
-from dpcohort.selection.rules import rule_from_settings
+from dpcohort.selection import PlannedRule, evaluated, rule_from_settings
 from dpcohort.training import Training
 
 

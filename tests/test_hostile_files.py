@@ -29,35 +29,41 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.charges import Charge, write_charge
+from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import write_charge
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.clients.csv_file import read_clients_csv
+from dpcohort.clients._csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
-from dpcohort.data.arrays import load_arrays
-from dpcohort.data.dataset import Normalisation
-from dpcohort.data.image_files import read_batch, read_idx
-from dpcohort.data.partition import Partition, load_partition, save_partition
-from dpcohort.data.private_bounds import read_estimate
-from dpcohort.data.tables import dataset_from_table, read_table
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.messages import (
+from dpcohort.data import (
+    Normalisation,
+    Partition,
+    dataset_from_table,
+    load_partition,
+    read_table,
+    save_partition,
+)
+from dpcohort.data._arrays import load_arrays
+from dpcohort.data._image_files import read_batch, read_idx
+from dpcohort.data._private_bounds import read_estimate
+from dpcohort.deploy.flower import Federation
+from dpcohort.deploy.flower._messages import (
     Signers,
     draw_message,
     open_message,
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
-from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
-from dpcohort.deploy.ledger.reading import read_state
+from dpcohort.deploy.guard import DrawRequest, DrawUpdate, GuardTerms, Hello, ModelTerms, Refusal
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._protocol import encode
+from dpcohort.deploy.guard._terms import commented_terms, terms_from_plan
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms, read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
-from dpcohort.report.html.sources import read_reproduction
+from dpcohort.report.html._sources import read_reproduction
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
-from dpcohort.runs.journal import Journal
+from dpcohort.runs._folder import read_checkpoint, read_json, read_log, write_checkpoint
+from dpcohort.runs._journal import Journal
 from dpcohort.text_files import parse_json
 
 ROOT = Path(__file__).parents[1]

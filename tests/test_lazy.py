@@ -52,14 +52,14 @@ def test_importing_a_package_imports_none_of_its_modules():
     ours = set(done.stdout.split())
     assert "dpcohort.accounting" in ours
     assert not ours & {
-        "dpcohort.accounting.events",
-        "dpcohort.config.settings",
-        "dpcohort.data.load",
+        "dpcohort.accounting._events",
+        "dpcohort.config._settings",
+        "dpcohort.data._load",
     }
     assert not ours & {
-        "dpcohort.runs.run",
-        "dpcohort.adaptive.planning",
-        "dpcohort.deploy.flower.kit",
+        "dpcohort.runs._run",
+        "dpcohort.adaptive._planning",
+        "dpcohort.deploy.flower._kit",
     }
 
 

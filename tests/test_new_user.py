@@ -40,7 +40,8 @@ def build(input_shape, classes, width=6):
     return nn.Sequential(nn.Linear(input_shape[0], width), nn.Tanh(), nn.Linear(width, classes))
 """,
     "trial_rule": """
-from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection import PlannedRule
+from dpcohort.selection import evaluated
 
 class Quieter(PlannedRule):
     name = "quieter"

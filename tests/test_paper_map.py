@@ -13,7 +13,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.selection.solver import solve_selection
+from dpcohort.selection import solve_selection
 
 ROOT = Path(__file__).parents[1]
 DOCS = [ROOT / "docs" / "research" / "paper-map.md", ROOT / "docs" / "reference" / "notation.md"]

@@ -11,8 +11,7 @@ from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plan import make_plan, selection_problem
-from dpcohort.selection.problem import PlannedRule, evaluated
-from dpcohort.selection.rules import rule_from_settings
+from dpcohort.selection import PlannedRule, evaluated, rule_from_settings
 from dpcohort.training import Training
 
 TRAINING = Training(rounds=30, cohort_size=5, local_steps=2, batch_size=50)
@@ -302,7 +301,7 @@ def test_what_differs_is_named_and_measured(clients):
 
 
 def test_who_comes_and_goes_is_counted(clients):
-    from dpcohort.selection.rules import rule_from_settings
+    from dpcohort.selection import rule_from_settings
 
     everyone = make_plan(clients, SHORT_TRAINING, selection="uniform", seed=1)
     few = make_plan(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rule import RecordedRule
+from dpcohort.adaptive._rule import RecordedRule
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan, make_plan
@@ -61,7 +61,7 @@ def saved(tmp_path):
 )
 def test_a_plan_reads_back_to_the_same_bits(tmp_path, settings):
     if settings.get("selection") == "threshold":
-        from dpcohort.selection.rules import rule_from_settings
+        from dpcohort.selection import rule_from_settings
 
         settings = {"selection": rule_from_settings("threshold", threshold=0.3)}
     plan = _plan(**settings)

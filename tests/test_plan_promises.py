@@ -11,7 +11,7 @@ import pytest
 from dpcohort import Population, Training, certify_epsilon, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rules import RecentPowerOfChoice
+from dpcohort.adaptive._rules import RecentPowerOfChoice
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plan import Plan
 

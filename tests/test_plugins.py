@@ -31,7 +31,7 @@ from dpcohort.plugins import (
     rule_card,
     rule_names,
 )
-from dpcohort.selection.rules import Uniform
+from dpcohort.selection._rules import Uniform
 
 EVERY = [(kind, name) for kind, rules in RULES.items() for name in rules]
 
@@ -148,7 +148,7 @@ def test_a_package_announces_rules(installed):
     card = rule_card("aggregation", "last")
     assert (card["summary"], card["home"]) == ("The last draw alone.", "plugin_of_this_test")
     # Nobody takes the place of a rule of this package.
-    assert find_rule("aggregation", "mean").__module__ == "dpcohort.aggregation.rule"
+    assert find_rule("aggregation", "mean").__module__ == "dpcohort.aggregation._rule"
     with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):
         find_rule("aggregation", "broken")
     with pytest.raises(InputError, match="Did you mean 'last'"):
@@ -251,7 +251,7 @@ def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(annou
         with pytest.raises(InputError, match="more than one package: here:Square, there:Square"):
             find_rule(kind, "square")
     announce("aggregation", "round", "here:Round")
-    announce("selection", "round", "dpcohort.selection.rules:Uniform")
+    announce("selection", "round", "dpcohort.selection._rules:Uniform")
     assert find_rule("selection", "round") is Uniform  # another key, another rule
 
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.report.figures import PALETTE, paper_style, save_figure
-from dpcohort.selection.rules import PrivacyAware
+from dpcohort.report._figures import PALETTE, paper_style, save_figure
+from dpcohort.selection import PrivacyAware
 
 PLACE = Path(__file__).parent
 

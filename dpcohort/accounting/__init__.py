@@ -12,37 +12,37 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.accounting.calibration import calibrate_noise as calibrate_noise
-    from dpcohort.accounting.charges import Charge as Charge
-    from dpcohort.accounting.charges import Paid as Paid
-    from dpcohort.accounting.closed_forms import gaussian_delta as gaussian_delta
-    from dpcohort.accounting.closed_forms import gaussian_mu as gaussian_mu
-    from dpcohort.accounting.closed_forms import paper_noise_multiplier as paper_noise_multiplier
-    from dpcohort.accounting.contract import Contract as Contract
-    from dpcohort.accounting.deployed_noise import PaperAudit as PaperAudit
-    from dpcohort.accounting.deployed_noise import audit_paper_noise as audit_paper_noise
-    from dpcohort.accounting.deployed_noise import deploy_noise as deploy_noise
-    from dpcohort.accounting.events import Event as Event
-    from dpcohort.accounting.events import History as History
-    from dpcohort.accounting.events import affordable_steps as affordable_steps
-    from dpcohort.accounting.events import calibrate_remaining as calibrate_remaining
-    from dpcohort.accounting.events import certify_delta as certify_delta
-    from dpcohort.accounting.events import certify_epsilon as certify_epsilon
-    from dpcohort.accounting.risk import AttackRisk as AttackRisk
-    from dpcohort.accounting.risk import attack_risk as attack_risk
-    from dpcohort.accounting.risk import charged_risk as charged_risk
-    from dpcohort.accounting.risk import hull_corners as hull_corners
-    from dpcohort.accounting.risk import promised_risk as promised_risk
-    from dpcohort.accounting.segments import Segment as Segment
+    from dpcohort.accounting._calibration import calibrate_noise as calibrate_noise
+    from dpcohort.accounting._charges import Charge as Charge
+    from dpcohort.accounting._charges import Paid as Paid
+    from dpcohort.accounting._closed_forms import gaussian_delta as gaussian_delta
+    from dpcohort.accounting._closed_forms import gaussian_mu as gaussian_mu
+    from dpcohort.accounting._closed_forms import paper_noise_multiplier as paper_noise_multiplier
+    from dpcohort.accounting._contract import Contract as Contract
+    from dpcohort.accounting._deployed_noise import PaperAudit as PaperAudit
+    from dpcohort.accounting._deployed_noise import audit_paper_noise as audit_paper_noise
+    from dpcohort.accounting._deployed_noise import deploy_noise as deploy_noise
+    from dpcohort.accounting._events import Event as Event
+    from dpcohort.accounting._events import History as History
+    from dpcohort.accounting._events import affordable_steps as affordable_steps
+    from dpcohort.accounting._events import calibrate_remaining as calibrate_remaining
+    from dpcohort.accounting._events import certify_delta as certify_delta
+    from dpcohort.accounting._events import certify_epsilon as certify_epsilon
+    from dpcohort.accounting._risk import AttackRisk as AttackRisk
+    from dpcohort.accounting._risk import attack_risk as attack_risk
+    from dpcohort.accounting._risk import charged_risk as charged_risk
+    from dpcohort.accounting._risk import hull_corners as hull_corners
+    from dpcohort.accounting._risk import promised_risk as promised_risk
+    from dpcohort.accounting._segments import Segment as Segment
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    calibration="calibrate_noise",
-    charges="Charge Paid",
-    closed_forms="gaussian_delta gaussian_mu paper_noise_multiplier",
-    contract="Contract",
-    deployed_noise="PaperAudit audit_paper_noise deploy_noise",
-    events="Event History affordable_steps calibrate_remaining certify_delta certify_epsilon",
-    risk="AttackRisk attack_risk charged_risk hull_corners promised_risk",
-    segments="Segment",
+    _calibration="calibrate_noise",
+    _charges="Charge Paid",
+    _closed_forms="gaussian_delta gaussian_mu paper_noise_multiplier",
+    _contract="Contract",
+    _deployed_noise="PaperAudit audit_paper_noise deploy_noise",
+    _events="Event History affordable_steps calibrate_remaining certify_delta certify_epsilon",
+    _risk="AttackRisk attack_risk charged_risk hull_corners promised_risk",
+    _segments="Segment",
 )

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from dpcohort.audit.canaries import canary, epsilon_lower_bound, one_run
-from dpcohort.audit.claims import Claim, Finding, PrivateTraining
-from dpcohort.audit.distributed import DistributedClaim, masked_sum
-from dpcohort.audit.noise import freshness, mean_noise, noise_law, noise_tail
-from dpcohort.audit.predictability import last_bits, predictability
-from dpcohort.audit.sampler import sampler
-from dpcohort.audit.sensitivity import Isolation, erasure, isolation, sensitivity
-from dpcohort.audit.suite import audit_training
-from dpcohort.audit.under_test import (
+from dpcohort.audit._canaries import canary, epsilon_lower_bound, one_run
+from dpcohort.audit._claims import Claim, Finding, PrivateTraining
+from dpcohort.audit._distributed import DistributedClaim, masked_sum
+from dpcohort.audit._noise import freshness, mean_noise, noise_law, noise_tail
+from dpcohort.audit._predictability import last_bits, predictability
+from dpcohort.audit._sampler import sampler
+from dpcohort.audit._sensitivity import Isolation, erasure, isolation, sensitivity
+from dpcohort.audit._suite import audit_training
+from dpcohort.audit._under_test import (
     EngineUnderTest,
     GradientProbe,
     GuardUnderTest,

@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
     import typer
 
-    from dpcohort.cli.terminal import ClientsOption as ClientsOption
-    from dpcohort.cli.terminal import DataDirOption as DataDirOption
-    from dpcohort.cli.terminal import DeviceOption as DeviceOption
-    from dpcohort.cli.terminal import JsonOption as JsonOption
-    from dpcohort.cli.terminal import SetOption as SetOption
-    from dpcohort.cli.terminal import SourceArgument as SourceArgument
-    from dpcohort.cli.terminal import console as console
-    from dpcohort.cli.terminal import data_changes as data_changes
-    from dpcohort.cli.terminal import new_table as new_table
-    from dpcohort.cli.terminal import print_json as print_json
-    from dpcohort.cli.terminal import print_note as print_note
-    from dpcohort.cli.terminal import read_config as read_config
-    from dpcohort.cli.terminal import say as say
-    from dpcohort.cli.terminal import show_messages as show_messages
-    from dpcohort.cli.terminal import showing_progress as showing_progress
-    from dpcohort.cli.terminal import sparkline as sparkline
-    from dpcohort.cli.terminal import typed_here as typed_here
+    from dpcohort.cli._terminal import ClientsOption as ClientsOption
+    from dpcohort.cli._terminal import DataDirOption as DataDirOption
+    from dpcohort.cli._terminal import DeviceOption as DeviceOption
+    from dpcohort.cli._terminal import JsonOption as JsonOption
+    from dpcohort.cli._terminal import SetOption as SetOption
+    from dpcohort.cli._terminal import SourceArgument as SourceArgument
+    from dpcohort.cli._terminal import console as console
+    from dpcohort.cli._terminal import data_changes as data_changes
+    from dpcohort.cli._terminal import new_table as new_table
+    from dpcohort.cli._terminal import print_json as print_json
+    from dpcohort.cli._terminal import print_note as print_note
+    from dpcohort.cli._terminal import read_config as read_config
+    from dpcohort.cli._terminal import say as say
+    from dpcohort.cli._terminal import show_messages as show_messages
+    from dpcohort.cli._terminal import showing_progress as showing_progress
+    from dpcohort.cli._terminal import sparkline as sparkline
+    from dpcohort.cli._terminal import typed_here as typed_here
 
 _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
-    terminal=(
+    _terminal=(
         "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument "
         "console data_changes new_table print_json print_note read_config say "
         "show_messages showing_progress sparkline typed_here"
@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _is_rank(os.environ):
         return _main(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, we tell
-    from dpcohort.cli.terminal import print_note
-    from dpcohort.runs.ranks import run_command
+    from dpcohort.cli._terminal import print_note
+    from dpcohort.runs._ranks import run_command
 
     try:
         return run_command(lambda: _main(arguments), print_note)
@@ -120,7 +120,7 @@ def _notes() -> Iterator[None]:
             message: Warning | str, category: type[Warning], *place: Any, **more: Any
         ) -> None:
             if category.__module__.startswith("dpcohort."):
-                from dpcohort.cli.terminal import print_note
+                from dpcohort.cli._terminal import print_note
 
                 print_note(str(message))
             else:
@@ -156,7 +156,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _refused(error: DpcohortError) -> int:
-    from dpcohort.cli.terminal import print_error
+    from dpcohort.cli._terminal import print_error
 
     print_error(str(error))
     return error.exit_code
@@ -290,7 +290,7 @@ def app(command: str | None = None) -> typer.Typer:
             made.command(name)(found)
 
     def own(name: str) -> Any:
-        return getattr(_loaded(f"dpcohort.cli.{home_of(name)}"), name.replace("-", "_"))
+        return getattr(_loaded(f"dpcohort.cli._{home_of(name)}"), name.replace("-", "_"))
 
     for name, words in COMMANDS.items():
         add(name, words, partial(own, name))
@@ -321,7 +321,7 @@ def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _allow(module: str) -> None:
-    from dpcohort.cli.terminal import print_note
+    from dpcohort.cli._terminal import print_note
     from dpcohort.consent import allowances_file, code_of, is_allowed_by, keep_allowance
 
     code, file = code_of(module.partition(":")[0]), allowances_file()

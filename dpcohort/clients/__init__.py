@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.clients.client import PUBLIC as PUBLIC
-    from dpcohort.clients.client import Budget as Budget
-    from dpcohort.clients.client import Client as Client
-    from dpcohort.clients.client import Public as Public
-    from dpcohort.clients.population import Population as Population
+    from dpcohort.clients._client import PUBLIC as PUBLIC
+    from dpcohort.clients._client import Budget as Budget
+    from dpcohort.clients._client import Client as Client
+    from dpcohort.clients._client import Public as Public
+    from dpcohort.clients._population import Population as Population
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    client="PUBLIC Budget Client Public",
-    population="Population",
+    _client="PUBLIC Budget Client Public",
+    _population="Population",
 )

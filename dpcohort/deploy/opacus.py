@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpcohort.accounting.events import Event, History
+from dpcohort.accounting import Event, History
 from dpcohort.errors import InputError
 
 __all__ = ["opacus_history"]

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcohort.deploy.ledger.terms import RunTerms
-from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
+from dpcohort.deploy.ledger._terms import RunTerms
+from dpcohort.engine import Lattice
+from dpcohort.engine._lattice import KEY_BYTES, Bytes
 from dpcohort.errors import InputError
 
 __all__ = ["check_whole", "noisy_update"]

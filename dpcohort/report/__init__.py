@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.report.figures import panels_at as panels_at
-    from dpcohort.report.figures import save_selection_figure as save_selection_figure
+    from dpcohort.report._figures import panels_at as panels_at
+    from dpcohort.report._figures import save_selection_figure as save_selection_figure
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    figures="panels_at save_selection_figure",
+    _figures="panels_at save_selection_figure",
 )

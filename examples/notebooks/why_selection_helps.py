@@ -15,7 +15,7 @@
 import numpy as np
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.selection.rules import PrivacyAware
+from dpcohort.selection import PrivacyAware
 
 rng = np.random.default_rng(1)
 clients = Population.from_arrays(

@@ -19,10 +19,10 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from dpcohort.accounting import History, calibrate_remaining
-from dpcohort.deploy.guard.handler import check_with_sampling
+from dpcohort.deploy.guard import check_with_sampling
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
 from dpcohort.deploy.whole_update import check_whole, noisy_update
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine import Lattice
 from dpcohort.errors import InputError
 
 

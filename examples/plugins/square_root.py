@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection import PlannedRule, evaluated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.data import column_partition, dataset_from_arrays, load_dataset
 from dpcohort.errors import InputError
 from dpcohort.runs import configured_job, train_side_by_side
-from dpcohort.runs.job import make_job
+from dpcohort.runs._job import make_job
 from dpcohort.tasks import Task
 from dpcohort_lab.personal import personal_model, personal_results
 

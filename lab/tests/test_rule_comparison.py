@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.config import commented_config, loads_config
-from dpcohort.runs.training import train_job
+from dpcohort.runs._training import train_job
 from dpcohort_lab import rule_comparison
 from dpcohort_lab.rule_comparison import (
     chosen_rules,

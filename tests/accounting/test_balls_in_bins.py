@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpcohort.accounting.balls_in_bins import BallsInBins, DrawLoss
-from dpcohort.accounting.calibration import calibrate_noise
-from dpcohort.accounting.composition import grid_delta
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.events import Event, History, certify_delta, certify_epsilon
-from dpcohort.accounting.samplers import sampler_of
+from dpcohort.accounting import (
+    Contract,
+    Event,
+    History,
+    calibrate_noise,
+    certify_delta,
+    certify_epsilon,
+)
+from dpcohort.accounting._balls_in_bins import BallsInBins, DrawLoss
+from dpcohort.accounting._composition import grid_delta
+from dpcohort.accounting._samplers import sampler_of
 from dpcohort.errors import InputError
 
 

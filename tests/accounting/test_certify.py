@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.accounting import events
-from dpcohort.accounting.events import Event, certify_delta, certify_epsilon
+from dpcohort.accounting import Event, certify_delta, certify_epsilon
+from dpcohort.accounting import _events as events
 from dpcohort.errors import InputError
 
 TUPLES = [
@@ -108,7 +108,7 @@ def test_half_the_noise_does_not_certify():
 
 def test_dp_accounting_is_only_imported_when_asked():
     code = (
-        "import sys; from dpcohort.accounting.events import certify_epsilon as c; "
+        "import sys; from dpcohort.accounting._events import certify_epsilon as c; "
         "c(noise_multiplier=1.0, delta=1e-5, sampling_rate=0.1, steps=3, method='pld'); "
         "sys.exit('dp_accounting' in sys.modules)"
     )

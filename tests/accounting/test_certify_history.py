@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from dpcohort.accounting import events as accounting
-from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
+from dpcohort.accounting import Event, History, certify_epsilon, gaussian_delta
+from dpcohort.accounting import _events as accounting
+from dpcohort.accounting._events import history_epsilon
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])

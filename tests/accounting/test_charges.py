@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.charges import (
-    Charge,
-    Paid,
+from dpcohort.accounting import Charge, Contract, Paid
+from dpcohort.accounting._charges import (
     after_charges,
     charge_of,
     charged_to,
@@ -19,7 +18,6 @@ from dpcohort.accounting.charges import (
     read_charge,
     write_charge,
 )
-from dpcohort.accounting.contract import Contract
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
 from dpcohort.plan import Past, Plan
 

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting import composition
-from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.composition import (
+from dpcohort.accounting import _composition as composition
+from dpcohort.accounting import gaussian_delta
+from dpcohort.accounting._composition import (
     LossPair,
     at_delta,
     at_epsilon,

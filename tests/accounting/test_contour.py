@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import comb
 
-from dpcohort.accounting.calibration import (
+from dpcohort.accounting import gaussian_delta
+from dpcohort.accounting._calibration import (
     Clients,
     LossGrid,
     Pair,
@@ -27,7 +28,7 @@ from dpcohort.accounting.calibration import (
     saddle_point_log_delta,
     span,
 )
-from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
+from dpcohort.accounting._closed_forms import amplified_budget
 
 
 def clients(pair: Pair, epsilon: float, delta: float, rate: float, steps: float) -> Clients:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import events
-from dpcohort.accounting.contract import Contract, broadcast_fields, whole_steps
-from dpcohort.accounting.samplers import sampler_of
+from dpcohort.accounting import Contract
+from dpcohort.accounting import _events as events
+from dpcohort.accounting._contract import broadcast_fields, whole_steps
+from dpcohort.accounting._samplers import sampler_of
 from dpcohort.errors import InputError
 
 

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 
 from dpcohort import Training, make_plan
-from dpcohort.accounting import deployed_noise as module
-from dpcohort.accounting.calibration import calibrate_noise
-from dpcohort.accounting.closed_forms import noise_level, paper_noise_multiplier
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import audit_paper_noise, deploy_noise, noise_levels
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting import (
+    Contract,
+    audit_paper_noise,
+    calibrate_noise,
+    certify_epsilon,
+    deploy_noise,
+    paper_noise_multiplier,
+)
+from dpcohort.accounting import _deployed_noise as module
+from dpcohort.accounting._closed_forms import noise_level
+from dpcohort.accounting._deployed_noise import noise_levels
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 

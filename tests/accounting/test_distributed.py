@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.distributed import (
+from dpcohort.accounting import Contract
+from dpcohort.accounting._distributed import (
     NoiseShares,
     refuse_undistributable,
     refuse_weightless,

@@ -15,18 +15,18 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.composition import LossPair
-from dpcohort.accounting.events import (
+from dpcohort.accounting import (
     Event,
     History,
     affordable_steps,
     calibrate_remaining,
     certify_delta,
     certify_epsilon,
-    composed_epsilon,
+    gaussian_delta,
 )
-from dpcohort.accounting.samplers import FixedSize, Poisson
+from dpcohort.accounting._composition import LossPair
+from dpcohort.accounting._events import composed_epsilon
+from dpcohort.accounting._samplers import FixedSize, Poisson
 from dpcohort.errors import BudgetExceededError, InputError
 
 POISSON = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=40)

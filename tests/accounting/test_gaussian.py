@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.closed_forms import gaussian_delta, gaussian_mu
+from dpcohort.accounting import gaussian_delta, gaussian_mu
 from dpcohort.errors import InputError
 
 EPSILONS = [1e-8, 1e-5, 1e-3, 0.05, 0.5, 1.0, 3.0, 12.0, 60.0, 700.0]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import calibration
-from dpcohort.accounting.calibration import (
+from dpcohort.accounting import _calibration as calibration
+from dpcohort.accounting._calibration import (
     Clients,
     Pair,
     clients_of,

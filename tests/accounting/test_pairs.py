@@ -9,12 +9,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting.composition import (
+from dpcohort.accounting._composition import (
     LossPair,
     loss_at,
     output_at,
 )
-from dpcohort.accounting.samplers import SAMPLERS
+from dpcohort.accounting._samplers import SAMPLERS
 
 KINDS = ["remove", "add", "replace", "fixed"]
 PARAMETERS = [(0.1, 0.2), (2.0, 0.01), (1e-6, 1e-6), (5.0, 1e-5), (10.0, 0.9), (0.3, 1.0)]

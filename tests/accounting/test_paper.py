@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting import closed_forms as paper
+from dpcohort.accounting import _closed_forms as paper
 from dpcohort.errors import InputError
 
 mpf = mp.mpf

@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting import rare_losses
-from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
-from dpcohort.accounting.composition import GridLoss, LossPair, grid_delta, grid_epsilon
-from dpcohort.accounting.rare_losses import (
+from dpcohort.accounting import _rare_losses as rare_losses
+from dpcohort.accounting import gaussian_delta
+from dpcohort.accounting._closed_forms import amplified_budget
+from dpcohort.accounting._composition import GridLoss, LossPair, grid_delta, grid_epsilon
+from dpcohort.accounting._rare_losses import (
     LevelSketch,
     first_epsilon,
     level_of,

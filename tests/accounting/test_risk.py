@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting import Event, History, attack_risk, promised_risk
-from dpcohort.accounting.risk import charged_risk
+from dpcohort.accounting import Event, History, attack_risk, charged_risk, promised_risk
 from dpcohort.errors import InputError
 
 RATES = (0.001, 0.01, 0.05, 0.4)

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.accounting import Event, History, Segment, calibrate_remaining
-from dpcohort.accounting.closed_forms import paper_noise_multiplier
-from dpcohort.accounting.deployed_noise import deploy_noise, noise_after
-from dpcohort.accounting.segments import exhausted_clients, left_epsilon, left_population
+from dpcohort.accounting import (
+    Event,
+    History,
+    Segment,
+    calibrate_remaining,
+    deploy_noise,
+    paper_noise_multiplier,
+)
+from dpcohort.accounting._deployed_noise import noise_after
+from dpcohort.accounting._segments import exhausted_clients, left_epsilon, left_population
 from dpcohort.errors import BudgetExceededError, InputError
 
 TRAINING = Training(rounds=6, cohort_size=2, sampling_rate=1.0)

@@ -13,14 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import calibration, certify_epsilon
-from dpcohort.accounting.calibration import (
-    MARGIN,
-    SMALLEST_NOISE,
-    calibrate_noise,
-    clt_noise_multiplier,
-)
-from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta, gaussian_mu
+from dpcohort.accounting import _calibration as calibration
+from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta, gaussian_mu
+from dpcohort.accounting._calibration import MARGIN, SMALLEST_NOISE, clt_noise_multiplier
+from dpcohort.accounting._closed_forms import amplified_budget
 from dpcohort.errors import InputError
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_noise.json").read_text(encoding="utf-8"))
@@ -83,7 +79,7 @@ def test_never_below_another_accountant_and_hardly_above(neighbours: str) -> Non
 
 
 def test_fixed_batches_are_never_below_our_own_distribution() -> None:
-    from dpcohort.accounting.events import certify_delta
+    from dpcohort.accounting import certify_delta
 
     rng = np.random.default_rng(11)
     for _ in range(6):

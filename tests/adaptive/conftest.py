@@ -14,7 +14,7 @@ from dpcohort import Population, Training
 from dpcohort.adaptive import RoundView, make_adaptive_plan
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import ClientRecords, ConstantStep, Optimiser
-from dpcohort.runs.job import make_job
+from dpcohort.runs._job import make_job
 
 CLIENTS, SIZE, FEATURES, CLASSES = 8, 30, 4, 3
 

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training
-from dpcohort.accounting import Contract, calibrate_noise, calibrate_remaining
-from dpcohort.accounting.closed_forms import gaussian_mu
-from dpcohort.accounting.events import Event, History
-from dpcohort.adaptive.planning import make_caps, report_noise
-from dpcohort.adaptive.rules import ClusteredUpdates, DonatedData, PowerOfChoice
+from dpcohort.accounting import (
+    Contract,
+    Event,
+    History,
+    calibrate_noise,
+    calibrate_remaining,
+    gaussian_mu,
+)
+from dpcohort.adaptive._planning import make_caps, report_noise
+from dpcohort.adaptive._rules import ClusteredUpdates, DonatedData, PowerOfChoice
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
 # caps

@@ -10,16 +10,13 @@ from scipy import stats
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort import Population, Training
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rule import ReportTerms
-from dpcohort.engine import Streams
-from dpcohort.engine.clipping.per_example import FlatLayout
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.randomness import draw_batches
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.adaptive import ReportTerms, make_adaptive_plan
+from dpcohort.engine import Lattice, Streams, draw_batches
+from dpcohort.engine.clipping import FlatLayout
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.runs.chooser import REPORT_DRAW, Chooser, LossMeter, ReportHandler
-from dpcohort.runs.journal import Journal
+from dpcohort.runs._chooser import REPORT_DRAW, Chooser, LossMeter, ReportHandler
+from dpcohort.runs._journal import Journal
 
 # the meter
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.adaptive.rule import (
-    ReportTerms,
-    RoundView,
+from dpcohort.adaptive import ReportTerms, RoundView
+from dpcohort.adaptive._rule import (
     draw_without_replacement,
     filled_cohort,
     largest,
@@ -20,7 +19,7 @@ from dpcohort.adaptive.rule import (
     shrunk,
 )
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.runs.journal import Journal
+from dpcohort.runs._journal import Journal
 
 # views
 

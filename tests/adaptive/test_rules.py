@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.adaptive import Report
-from dpcohort.adaptive.rule import AdaptiveRule
-from dpcohort.adaptive.rules import (
+from dpcohort.adaptive import AdaptiveRule, Report
+from dpcohort.adaptive._rules import (
     BanditLoss,
     ClusteredUpdates,
     DonatedData,

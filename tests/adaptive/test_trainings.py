@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpcohort import Population, make_plan
-from dpcohort.adaptive.rule import rule_cohort
+from dpcohort.adaptive._rule import rule_cohort
 from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
@@ -20,13 +20,13 @@ from dpcohort.engine import (
     Experiment,
     Streams,
 )
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine._experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES
-from dpcohort.runs import verify_run
-from dpcohort.runs.chooser import Chooser, ReportHandler
-from dpcohort.runs.journal import Journal
-from dpcohort.runs.training import train_job, train_side_by_side
+from dpcohort.runs import train_side_by_side, verify_run
+from dpcohort.runs._chooser import Chooser, ReportHandler
+from dpcohort.runs._journal import Journal
+from dpcohort.runs._training import train_job
 
 NAMES = [name for name in RULES["adaptive"] if name != "donated"]
 ZEROS = torch.zeros(15)
@@ -254,7 +254,7 @@ def test_neither_rule_nor_view_leads_to_data(plan_of, job_of, monkeypatch, rule)
         seen.append((rule, view))
         return rule_cohort(rule, view, ask)
 
-    monkeypatch.setattr("dpcohort.planning.participation.rule_cohort", watched)
+    monkeypatch.setattr("dpcohort.planning._participation.rule_cohort", watched)
     job = job_of(plan_of(rule))
     train_job(job)
     kinds = (torch.Tensor, torch.nn.Module, ClientRecords, ReportHandler, Streams, EngineState)

@@ -146,7 +146,7 @@ def test_a_plan_fills_in_what_it_knows(plan):
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_every_rule_combines_the_cohorts_of_a_plan(name, plan):
-    from dpcohort.engine.experiment import cohort_of
+    from dpcohort.engine._experiment import cohort_of
 
     rule = for_plan(name, plan, **({"bound": 1.0} if name == "clipped-mean" else {}))
     for t in range(4):

@@ -14,8 +14,9 @@ from dpcohort.aggregation import (
     GeometricMedian,
     InverseVariance,
     TrimmedMean,
+    check_declared_noise,
 )
-from dpcohort.aggregation.robust import check_declared_noise, low_rank_and_sparse
+from dpcohort.aggregation._robust import low_rank_and_sparse
 from dpcohort.errors import InputError
 
 

@@ -10,17 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpcohort.aggregation import AggregationRule
-from dpcohort.aggregation.rule import (
-    Cohort,
-    checked_updates,
-    client_column,
-    combine_round,
-    of_cohort,
-    weighted_sum,
-)
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.under_test import GradientProbe, output_itself, step_plan
+from dpcohort.aggregation import AggregationRule, Cohort, combine_round
+from dpcohort.aggregation._rule import checked_updates, client_column, of_cohort, weighted_sum
+from dpcohort.audit import Claim, GradientProbe
+from dpcohort.audit._under_test import output_itself, step_plan
 from dpcohort.engine import BatchedEngine, ClientRecords, Experiment, ReferenceEngine, Streams
 from dpcohort.errors import InputError
 

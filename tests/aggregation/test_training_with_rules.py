@@ -9,9 +9,8 @@ import torch
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import for_plan
-from dpcohort.clients.distributions import share_out, uniform
-from dpcohort.data import load_dataset
-from dpcohort.data.partition import paper_partition
+from dpcohort.clients._distributions import share_out, uniform
+from dpcohort.data import load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Experiment, ReferenceEngine, Streams, evaluator_on
 from dpcohort.models import build_model
 from dpcohort.plugins import RULES

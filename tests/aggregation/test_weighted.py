@@ -21,7 +21,7 @@ from dpcohort.aggregation import (
     MinimumNoise,
     SizeWeighted,
 )
-from dpcohort.aggregation.rule import sum_of_rows
+from dpcohort.aggregation._rule import sum_of_rows
 from dpcohort.errors import InputError
 
 

@@ -14,14 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.accounting.sampler import Sampler
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.audit import StepUnderTest, sensitivity
-from dpcohort.audit.under_test import GradientProbe, ScoredProbe
-from dpcohort.engine import batched, experiment, randomness, reference
-from dpcohort.engine.clipping import clip_factors, network
-from dpcohort.engine.isolated import IsolatedModel
-from dpcohort.engine.randomness import standard_noise_
+from dpcohort.accounting._sampler import Sampler
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.audit import GradientProbe, StepUnderTest
+from dpcohort.audit import _sensitivity as sensitivity
+from dpcohort.audit._under_test import ScoredProbe
+from dpcohort.engine import _batched as batched
+from dpcohort.engine import _experiment as experiment
+from dpcohort.engine import _randomness as randomness
+from dpcohort.engine import _reference as reference
+from dpcohort.engine._isolated import IsolatedModel
+from dpcohort.engine._randomness import standard_noise_
+from dpcohort.engine.clipping import _network as network
+from dpcohort.engine.clipping import clip_factors
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.canaries import canary
-from dpcohort.audit.claims import Claim
+from dpcohort.audit import Claim, canary
 
 
 def leaking(factor: float) -> Any:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.audit.claims import Claim, Finding
+from dpcohort.audit import Claim, Finding
 from dpcohort.errors import InputError
 
 

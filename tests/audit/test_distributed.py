@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
 from dpcohort.audit import (
     Claim,
     DistributedClaim,
@@ -31,12 +31,14 @@ from dpcohort.audit import (
     sensitivity,
     suite,
 )
-from dpcohort.audit.distributed import example_plan
-from dpcohort.engine import batched, experiment, reference
-from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import Streams
+from dpcohort.audit._distributed import example_plan
+from dpcohort.engine import Lattice, Streams
+from dpcohort.engine import _batched as batched
+from dpcohort.engine import _experiment as experiment
+from dpcohort.engine import _reference as reference
+from dpcohort.engine._lattice import release
 from dpcohort.plan import Plan
-from dpcohort.planning import noise
+from dpcohort.planning import _noise as noise
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 TESTS: dict[str, Any] = {"B": sensitivity, "H": predictability, "I": last_bits}
@@ -149,7 +151,7 @@ def _weights(change: Callable[[Any], Any]) -> Fault:
 
 def _cohorts(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     right = experiment.cohort_of
-    for module in ("dpcohort.engine.experiment", "dpcohort.audit.under_test"):
+    for module in ("dpcohort.engine._experiment", "dpcohort.audit._under_test"):
         patch.setattr(f"{module}.cohort_of", lambda *given: change(right(*given)))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.claims import Claim, repeats
-from dpcohort.audit.under_test import EngineUnderTest
+from dpcohort.audit import Claim, EngineUnderTest
+from dpcohort.audit._claims import repeats
 from dpcohort.errors import InputError
 
 COHORTS = np.array([[0, 1, 0], [1, 1, 2]])

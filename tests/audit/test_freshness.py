@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.noise import freshness
+from dpcohort.audit import Claim, freshness
 
 CLAIM = Claim(sampler="fixed")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.audit import Claim, GuardUnderTest
-from dpcohort.audit.under_test import HOSTILE
+from dpcohort.audit._under_test import HOSTILE
 
 ALL: dict[str, Any] = {"batch_size": 4, "seed": 0, "cohorts": np.array([[0]])}
 SMALL = Claim(sampler="fixed", noise_multiplier=2.0**-20)

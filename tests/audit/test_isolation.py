@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dpcohort.audit import ModelsUnderTest, isolation
-from dpcohort.audit.adversarial_losses import LOSSES
-from dpcohort.audit.adversarial_models import MODELS, Adversary, Plain, forget
+from dpcohort.audit._adversarial_losses import LOSSES
+from dpcohort.audit._adversarial_models import MODELS, Adversary, Plain, forget
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import clip_rows
 from dpcohort.errors import InputError

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit import Claim, EngineUnderTest, mean_noise, noise_law, sensitivity
-from dpcohort.engine import BatchedEngine, Experiment, experiment, randomness, reference
+from dpcohort.audit import Claim, EngineUnderTest, mean_noise, noise_law
+from dpcohort.audit import _sensitivity as sensitivity
+from dpcohort.engine import BatchedEngine, Experiment
+from dpcohort.engine import _experiment as experiment
+from dpcohort.engine import _randomness as randomness
+from dpcohort.engine import _reference as reference
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 

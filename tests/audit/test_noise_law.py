@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.noise import noise_law, noise_tail
-from dpcohort.audit.under_test import EngineUnderTest
+from dpcohort.audit import Claim, EngineUnderTest, noise_law, noise_tail
 
 CLAIM = Claim(sampler="poisson", clip=2.0, noise_multiplier=1.5)
 

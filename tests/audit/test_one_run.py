@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpcohort.audit import Claim, StepUnderTest, epsilon_lower_bound, one_run
-from dpcohort.audit.canaries import one_run_p_value
+from dpcohort.audit._canaries import one_run_p_value
 
 
 def as_printed(m: int, r: int, v: int, epsilon: float, delta: float) -> float:

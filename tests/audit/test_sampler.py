@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.sampler import sampler
+from dpcohort.audit import Claim, sampler
 
 
 def batches_of(draw: Any) -> Any:

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.sensitivity import erasure, sensitivity
-from dpcohort.audit.under_test import EngineUnderTest
+from dpcohort.audit import Claim, EngineUnderTest, erasure, sensitivity
 
 
 def test_a_training_that_ignores_its_data_proves_nothing() -> None:

@@ -31,6 +31,8 @@ def test_nothing_leaves_a_guard_but_what_its_terms_allow(script, tmp_path):
 
 
 def test_a_guard_that_ignores_its_noise_is_found(script, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpcohort.deploy.ledger.terms.RunTerms.check_request", lambda *a, **k: None)
+    monkeypatch.setattr(
+        "dpcohort.deploy.ledger._terms.RunTerms.check_request", lambda *a, **k: None
+    )
     wrong = script.attack(400, tmp_path)[1]
     assert any("too little noise" in line or "outside the terms" in line for line in wrong)

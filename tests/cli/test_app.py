@@ -62,7 +62,7 @@ UNUSED = {
     "explain a --clients clients.csv": TRAINING,
     "verify none": TRAINING,
     "receipt none a": TRAINING,
-    "ledger --help": TRAINING | {"dpcohort.runs.training"},
+    "ledger --help": TRAINING | {"dpcohort.runs._training"},
 }
 
 
@@ -82,7 +82,7 @@ def test_a_command_loads_what_it_needs_and_no_more(words, tmp_path):
     )
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert not loaded & UNUSED[words]
-    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(map(home_of, COMMANDS))
+    modules = {name.removeprefix("dpcohort.cli._") for name in loaded} & set(map(home_of, COMMANDS))
     assert modules == {home_of(words.split()[0])} & set(map(home_of, COMMANDS))
 
 
@@ -161,8 +161,8 @@ def test_a_reader_that_goes_away_is_no_error(config):
 @pytest.mark.parametrize(
     ("words", "told", "next_step"),
     [
-        (["train", "c.toml", "--out", "r"], "dpcohort.cli.train.load_config", "--resume goes on"),
-        (["doctor"], "dpcohort.cli.setting_up.console.print", "stopped."),
+        (["train", "c.toml", "--out", "r"], "dpcohort.cli._train.load_config", "--resume goes on"),
+        (["doctor"], "dpcohort.cli._setting_up.console.print", "stopped."),
     ],
     ids=["train", "doctor"],
 )

@@ -7,9 +7,9 @@ import math
 import pytest
 
 import dpcohort.audit
-from dpcohort.audit import Isolation, suite
-from dpcohort.audit.claims import Finding
-from dpcohort.audit.under_test import MODEL_PLACES
+from dpcohort.audit import Finding, Isolation
+from dpcohort.audit import _suite as suite
+from dpcohort.audit._under_test import MODEL_PLACES
 
 STEP = """
 import numpy as np

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from dpcohort.accounting.charges import read_charge
-from dpcohort.data import private_bounds
+from dpcohort.accounting._charges import read_charge
+from dpcohort.data import _private_bounds as private_bounds
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dpcohort.cli import main
-from dpcohort.cli.demo import SETTINGS
+from dpcohort.cli._demo import SETTINGS
 from dpcohort.plan import Plan
-from dpcohort.report.html.page import write_report
+from dpcohort.report.html._page import write_report
 from dpcohort.runs import verify_run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.cli import setting_up
+from dpcohort.cli import _setting_up as setting_up
 
 
 def test_everything_has_a_name_and_a_purpose(terminal):

@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 
 PLUGIN = """
-from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection import PlannedRule
+from dpcohort.selection import evaluated
 class Own(PlannedRule):
     name = "own"
     def __init__(self, *, power=0.5):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dpcohort.cli import main
-from dpcohort.deploy.guard.client import GuardClient
+from dpcohort.deploy.guard import GuardClient
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.cli.train import TrainingView, picture, round_sentence, watching
+from dpcohort.cli._train import TrainingView, picture, round_sentence, watching
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import train
 

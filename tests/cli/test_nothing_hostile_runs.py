@@ -22,10 +22,10 @@ import typer
 
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rules import PowerOfChoice
+from dpcohort.adaptive._rules import PowerOfChoice
 from dpcohort.cli import COMMANDS, app, main, other_commands
-from dpcohort.deploy.guard.terms import commented_terms
-from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.deploy.guard._terms import commented_terms
+from dpcohort.selection import PlannedRule, evaluated
 
 MODULE = """
 from pathlib import Path

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.config import load_config
-from dpcohort.config.settings import rewritten
+from dpcohort.config._settings import rewritten
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, verify_run

@@ -85,7 +85,7 @@ def test_a_package_that_announces_a_name_of_this_one_is_told(terminal, greedy_pa
     listed = terminal.json("rules", "selection")
     assert NOTE in terminal.errors
     homes = [card["home"] for card in listed["selection"] if card["name"] == "unbiased"]
-    assert homes == ["dpcohort.selection.rules"]
+    assert homes == ["dpcohort.selection._rules"]
     terminal("rules", "adaptive")
     assert "note" not in terminal.errors
     terminal("rules", "unbiased")

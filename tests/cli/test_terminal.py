@@ -11,16 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dpcohort.cli import terminal as screens
-from dpcohort.cli.terminal import (
-    plan_from,
-    print_error,
-    print_json,
-    print_progress,
-    print_text,
-    read_config,
-    sparkline,
-)
+from dpcohort.cli import _terminal as screens
+from dpcohort.cli import print_error, print_json, read_config, sparkline
+from dpcohort.cli._terminal import plan_from, print_progress, print_text
 from dpcohort.errors import InputError
 
 

@@ -148,7 +148,8 @@ def test_private_models_are_released_once(terminal, tmp_path):
 
 
 def test_every_client_is_certified_once(terminal, digits_config, tmp_path, monkeypatch):
-    from dpcohort.runs import receipts, run
+    from dpcohort.runs import _receipts as receipts
+    from dpcohort.runs import _run as run
 
     certified = []
 

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from dpcohort.accounting.charges import read_charge
+from dpcohort.accounting._charges import read_charge
 from dpcohort.config import commented_config
 from dpcohort.tuning import PROBLEMS, tune, worth
 
@@ -78,7 +78,7 @@ def test_charged_tuning_is_written_with_what_it_spent(terminal, mine, tmp_path):
 
 
 def test_tuning_that_is_killed_has_written_what_it_pays(terminal, mine, tmp_path, monkeypatch):
-    from dpcohort.tuning import charged
+    from dpcohort.tuning import _charged as charged
 
     tuned = tmp_path / "tuned.toml"
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.cli import train as commands
+from dpcohort.cli import _train as commands
 from dpcohort.runs import train
 
 ROUNDS = 4

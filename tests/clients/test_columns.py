@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort.clients import Population
-from dpcohort.clients.csv_file import read_clients_csv
-from dpcohort.clients.ids import nearest_id, numbered
+from dpcohort.clients._csv_file import read_clients_csv
+from dpcohort.clients._ids import nearest_id, numbered
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 
@@ -126,7 +126,7 @@ def read(tmp_path: Path, content: str | bytes, **options: bool):
 
 
 def test_more_clients_than_can_be_planned_are_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("dpcohort.clients.csv_file.MOST_CLIENTS", 3000)
+    monkeypatch.setattr("dpcohort.clients._csv_file.MOST_CLIENTS", 3000)
     rows = "".join(f"c{row},500,1.5,1e-5,,\n" for row in range(5000))
     with pytest.raises(FileFormatError, match="more than 3,000 clients"):
         read(tmp_path, HEADER + rows)

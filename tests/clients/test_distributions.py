@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.clients.distributions import (
+from dpcohort.clients._distributions import (
     PAPER_BUDGETS,
     PAPER_SIZE_WEIGHTS,
     Distribution,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.clients.distributions import (
+from dpcohort.clients._distributions import (
     PAPER_BUDGETS,
     Distribution,
     choices,
@@ -16,7 +16,7 @@ from dpcohort.clients.distributions import (
     uniform,
 )
 from dpcohort.config import loads_config
-from dpcohort.config.schema import (
+from dpcohort.config._schema import (
     PopulationSection,
     check_population,
     distribution_from,

@@ -3,13 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.config.settings import (
-    dotted,
-    error_of,
-    key_lines,
-    within,
-    words_of,
-)
+from dpcohort.config import error_of, key_lines, words_of
+from dpcohort.config._settings import dotted, within
 from dpcohort.errors import InputError
 
 KEYS = {

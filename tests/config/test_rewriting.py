@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.config.settings import rewritten
+from dpcohort.config._settings import rewritten
 from dpcohort.errors import InputError
 
 CHANGES = [

@@ -8,8 +8,8 @@ import typing
 
 import pytest
 
-from dpcohort.config import commented_config, loads_config
-from dpcohort.config.schema import (
+from dpcohort.config import commented_config, known_keys, loads_config
+from dpcohort.config._schema import (
     REPORT_KEYS,
     ConfigFile,
     Draws,
@@ -18,7 +18,6 @@ from dpcohort.config.schema import (
     SelectionSection,
     TrainingSection,
     flat_grid,
-    known_keys,
     split_report_settings,
 )
 from dpcohort.errors import FileFormatError, InputError
@@ -42,7 +41,7 @@ def test_a_rules_table_takes_any_setting_and_leaves_it_to_the_rule():
 
 
 def test_words_are_those_of_the_rooms_that_use_them():
-    from dpcohort.accounting.deployed_noise import Guard as DeployedGuard
+    from dpcohort.accounting._deployed_noise import Guard as DeployedGuard
 
     assert typing.get_args(Draws) == typing.get_args(ScheduleDraws)
     assert typing.get_args(Guard) == typing.get_args(DeployedGuard)
@@ -209,8 +208,8 @@ def test_mistakes_are_told_with_their_place(text, words):
 def test_kinds_of_rules():
     assert kind_of_rule("threshold") == "selection"
     assert kind_of_rule("clustered") == "adaptive"
-    assert kind_of_rule("dpcohort.adaptive.rules:RecentPowerOfChoice") == "adaptive"
-    assert kind_of_rule("dpcohort.selection.rules:Uniform") == "selection"
+    assert kind_of_rule("dpcohort.adaptive._rules:RecentPowerOfChoice") == "adaptive"
+    assert kind_of_rule("dpcohort.selection._rules:Uniform") == "selection"
     with pytest.raises(InputError, match="rule = "):
         kind_of_rule("none of these")
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.contract import Contract
-from dpcohort.config import Config, config_for_clients, load_config, loads_config
-from dpcohort.config.settings import apply_overrides, config_for_folder
-from dpcohort.config.template import commented_config
+from dpcohort.accounting import Contract
+from dpcohort.config import Config, commented_config, config_for_clients, load_config, loads_config
+from dpcohort.config._settings import apply_overrides, config_for_folder
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.training import Training
 

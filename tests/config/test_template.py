@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.config import Config, load_config
-from dpcohort.config.schema import ConfigFile, known_keys
-from dpcohort.config.template import EXAMPLES, commented_config, table_config
+from dpcohort.config import (
+    EXAMPLES,
+    Config,
+    commented_config,
+    known_keys,
+    load_config,
+    table_config,
+)
+from dpcohort.config._schema import ConfigFile
 from dpcohort.errors import InputError
 
 

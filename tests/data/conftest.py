@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.data import load
-from dpcohort.data.dataset import Normalisation
-from dpcohort.data.load import DataFile, Source
+from dpcohort.data import Normalisation
+from dpcohort.data import _load as load
+from dpcohort.data._load import DataFile, Source
 
 _REPOSITORY = Path(__file__).parents[2]
 

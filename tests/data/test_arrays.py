@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort import limits
-from dpcohort.data.arrays import (
+from dpcohort.data._arrays import (
     dataset_from_mapping,
     let_go,
     load_arrays,

@@ -6,14 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.data.dataset import (
-    Dataset,
-    Normalisation,
-    affine_map,
-    dataset_from_arrays,
-    normalise,
-    without_label,
-)
+from dpcohort.data import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.data._dataset import affine_map, normalise, without_label
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.data import fetch as fetch_module
-from dpcohort.data.dataset import Normalisation
-from dpcohort.data.fetch import fetch_dataset
-from dpcohort.data.load import SOURCES, DataFile, Source, find_set
+from dpcohort.data import Normalisation, fetch_dataset
+from dpcohort.data import _fetch as fetch_module
+from dpcohort.data._load import SOURCES, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 

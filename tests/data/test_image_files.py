@@ -10,7 +10,7 @@ import pytest
 
 import dpcohort
 from dpcohort import limits
-from dpcohort.data.image_files import read_batch, read_idx
+from dpcohort.data._image_files import read_batch, read_idx
 from dpcohort.errors import FileFormatError
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)

@@ -13,16 +13,10 @@ import numpy as np
 import pytest
 
 from dpcohort.consent import allow_code
-from dpcohort.data import load
-from dpcohort.data import load as load_module
-from dpcohort.data.load import (
-    SOURCES,
-    DataFile,
-    check_dataset,
-    describe_datasets,
-    load_dataset,
-    read_part,
-)
+from dpcohort.data import _load as load
+from dpcohort.data import _load as load_module
+from dpcohort.data import check_dataset, describe_datasets, load_dataset
+from dpcohort.data._load import SOURCES, DataFile, read_part
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 

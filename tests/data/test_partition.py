@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.clients.distributions import share_out
-from dpcohort.data.partition import (
+from dpcohort.clients._distributions import share_out
+from dpcohort.data import (
     Partition,
     column_partition,
     dirichlet_partition,

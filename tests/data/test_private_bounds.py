@@ -12,18 +12,14 @@ import pytest
 from scipy import stats
 
 from dpcohort import Population
-from dpcohort.accounting.charges import charge_of, charged_to, write_charge
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
+from dpcohort.accounting._charges import charge_of, charged_to, write_charge
 from dpcohort.config import load_config
-from dpcohort.data import private_bounds
-from dpcohort.data.private_bounds import discrete_laplace, estimate_bounds
+from dpcohort.data import _private_bounds as private_bounds
+from dpcohort.data._private_bounds import discrete_laplace, estimate_bounds
 from dpcohort.errors import InputError
-from dpcohort.runs import configured_job
-from dpcohort.runs.config_clients import (
-    configured_charges,
-    configured_population,
-    promised_population,
-)
+from dpcohort.runs import configured_job, configured_population
+from dpcohort.runs._config_clients import configured_charges, promised_population
 
 PEOPLE = Population.from_arrays(
     ids=["a", "b", "free"], sizes=[400, 400, 100], epsilon=[4.0, 1.0, np.nan],

@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.data.load import (
-    SOURCES,
-    data_roots,
-    find_set,
-    missing_set,
-    source_named,
-    user_cache,
-)
+from dpcohort.data import user_cache
+from dpcohort.data._load import SOURCES, data_roots, find_set, missing_set, source_named
 from dpcohort.errors import InputError
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dpcohort import limits
-from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table, tables
-from dpcohort.data.dataset import without_label
-from dpcohort.data.tables import client_names, columns_of_frame, held_for_test, table_dataset
+from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
+from dpcohort.data import _tables as tables
+from dpcohort.data._dataset import without_label
+from dpcohort.data._tables import client_names, columns_of_frame, held_for_test, table_dataset
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
-from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.config_clients import configured_population
+from dpcohort.runs import configured_data, configured_job, configured_population
 from dpcohort.tasks import Task
 
 ROWS = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from dpcohort.deploy.formats import Format, Name, bounded, read_toml, replace, whole
+from dpcohort.deploy._formats import Format, Name, bounded, read_toml, replace, whole
 from dpcohort.errors import FileFormatError, InputError
 
 

@@ -9,10 +9,15 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting import Contract
-from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, LifetimeCapError, verify_ledger
-from dpcohort.deploy.ledger.terms import DrawKey, RunTerms
+from dpcohort.accounting import Contract, Event, History
+from dpcohort.deploy.ledger import (
+    ClientLedger,
+    DrawKey,
+    LifetimeCap,
+    LifetimeCapError,
+    RunTerms,
+    verify_ledger,
+)
 from dpcohort.deploy.opacus import opacus_history
 from dpcohort.errors import InputError
 

@@ -13,7 +13,7 @@ import pytest
 
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms, verify_ledger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine import Lattice
 from dpcohort.errors import BudgetExceededError, InputError
 
 SAID = {

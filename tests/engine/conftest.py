@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpcohort.accounting.samplers import sampler_of
+from dpcohort.accounting._samplers import sampler_of
 from dpcohort.engine import ClientRecords, ClippedNetwork
-from dpcohort.planning.noise import DistributedNoise, LocalNoise
+from dpcohort.planning._noise import DistributedNoise, LocalNoise
 
 
 @pytest.fixture(autouse=True)

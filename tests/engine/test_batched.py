@@ -20,9 +20,9 @@ from dpcohort.engine import (
     Streams,
     evaluator_on,
 )
+from dpcohort.engine._experiment import cohort_of
+from dpcohort.engine.clipping import _network as network_module
 from dpcohort.engine.clipping import cross_entropy
-from dpcohort.engine.clipping import network as network_module
-from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 

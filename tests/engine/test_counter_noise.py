@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpcohort.engine import counter_noise
-from dpcohort.engine.counter_noise import LARGEST_NORMAL, add_noise_, philox, standard_normals
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine import Streams
+from dpcohort.engine import _counter_noise as counter_noise
+from dpcohort.engine._counter_noise import LARGEST_NORMAL, add_noise_, philox, standard_normals
 from dpcohort.errors import InputError
 
 
@@ -95,7 +95,7 @@ def test_names_that_follow_each_other_give_independent_noise() -> None:
 
 def test_radii_near_the_ends() -> None:
     zero, top = torch.zeros(1, dtype=torch.int64), torch.full((1,), 2**32 - 1)
-    from dpcohort.engine.counter_noise import _unit
+    from dpcohort.engine._counter_noise import _unit
 
     assert float((-2 * _unit(zero, zero).log()).sqrt()) == pytest.approx(LARGEST_NORMAL)
     assert float(-2 * _unit(top, top).log()) == 0.0

@@ -19,14 +19,14 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.device_draws import (
+from dpcohort.engine._device_draws import (
     CapturedPass,
     DeviceDraws,
     PackedStep,
     UncapturableError,
     pack,
 )
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine._experiment import cohort_of
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]
@@ -442,7 +442,7 @@ def test_a_device_draws_the_batches_of_the_host(
 
     monkeypatch.setattr(ClientRecords, "gather", watched)
     here, drawn_here = trained()
-    monkeypatch.setattr("dpcohort.engine.batched.DRAWS_BATCHES", False)
+    monkeypatch.setattr("dpcohort.engine._batched.DRAWS_BATCHES", False)
     there, drawn_there = trained()
     assert len(drawn_here) == len(drawn_there) > 0
     assert all(torch.equal(*both) for both in zip(drawn_here, drawn_there, strict=True))

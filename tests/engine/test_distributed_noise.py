@@ -19,12 +19,13 @@ from dpcohort.engine import (
     ConstantStep,
     Experiment,
     InverseTimeStep,
+    Lattice,
     Optimiser,
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.experiment import cohort_of, member_lattice, merged_noise_
-from dpcohort.engine.lattice import Lattice, exact_coordinate, release
+from dpcohort.engine._experiment import cohort_of, member_lattice, merged_noise_
+from dpcohort.engine._lattice import exact_coordinate, release
 from dpcohort.errors import InputError
 
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
@@ -209,7 +210,7 @@ def test_the_sum_of_integers_gets_exact_noise_once(
         calls.append((totals.cpu(), exponents, keys, kept["factors"]))
         return release(totals, exponents, keys, **kept)
 
-    monkeypatch.setattr("dpcohort.engine.experiment.release", spied)
+    monkeypatch.setattr("dpcohort.engine._experiment.release", spied)
     rows = [[0.3, 0.0], [0.0, 9.0], [0.1, -0.2], [0.4, 0.1], [-0.5, 0.0], [math.nan, 0.0]]
     found = released(kind, plan, rows, device=device)
     ((totals, (exponent,), (key,), (factor,)),) = calls  # one release of one row

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from dpcohort.aggregation import Mean
-from dpcohort.engine import Experiment, Streams
-from dpcohort.engine.batched import PARTIAL_SUMS, BatchedEngine, Draw
-from dpcohort.engine.experiment import cohort_of, cohort_rows
-from dpcohort.engine.randomness import draw_names, first_words
+from dpcohort.engine import BatchedEngine, Experiment, Streams
+from dpcohort.engine._batched import PARTIAL_SUMS, Draw
+from dpcohort.engine._experiment import cohort_of, cohort_rows
+from dpcohort.engine._randomness import draw_names, first_words
 from dpcohort.errors import InputError
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.engine.clipping.per_example import FlatLayout
-from dpcohort.engine.rounds import evaluator_on
+from dpcohort.engine import evaluator_on
+from dpcohort.engine.clipping import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
 
 def test_chunks_give_what_one_pass_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpcohort.engine.rounds._AT_A_TIME", {"cpu": 7})
+    monkeypatch.setattr("dpcohort.engine._rounds._AT_A_TIME", {"cpu": 7})
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 4))
     inputs, targets = torch.randn(23, 1, 5, 5), torch.randint(0, 3, (23,))
     outputs = model(inputs).detach()

@@ -19,15 +19,15 @@ from dpcohort.engine import (
     ClippedNetwork,
     ConstantStep,
     Experiment,
+    Lattice,
     Optimiser,
     ReferenceEngine,
     Streams,
 )
+from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine.clipping import cross_entropy
-from dpcohort.engine.isolated import IsolatedModel
-from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import InputError
-from dpcohort.models.each_alone import EachAlone, IsolatedOutputs
+from dpcohort.models._each_alone import EachAlone, IsolatedOutputs
 
 RECORDS, WIDTH, CLIP = 10, 4, 0.5
 #: In a record it is what no made-up record is.
@@ -528,7 +528,7 @@ def test_without_processes_such_a_model_is_refused(monkeypatch: Any) -> None:
 
 
 def test_a_record_that_does_not_end_counts_for_nothing(monkeypatch: Any) -> None:
-    monkeypatch.setattr("dpcohort.models.each_alone._ALLOWED_SECONDS", 1)
+    monkeypatch.setattr("dpcohort.models._each_alone._ALLOWED_SECONDS", 1)
 
     def on(device: torch.device) -> Callable[..., Tensor]:
         def single(x: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpcohort.engine import lattice
-from dpcohort.engine.lattice import (
+from dpcohort.engine import Lattice
+from dpcohort.engine import _lattice as lattice
+from dpcohort.engine._lattice import (
     LARGEST_EXPONENT,
     LARGEST_NOISE,
     SMALLEST_NOISE,
     TOTAL_VARIATION,
-    Lattice,
     add_rounded_gaussian_,
     delta_of_sampling,
     exact_coordinate,
@@ -106,7 +106,7 @@ def test_any_record_moves_the_sum_by_at_most_the_clip(rows, clip, dtype):
 
 def test_a_norm_that_does_not_pass_contributes_nothing(monkeypatch):
     lattice = Lattice(1.0, 1.0)
-    monkeypatch.setattr("dpcohort.engine.lattice._SLACK", -0.01)  # a clip that overshoots
+    monkeypatch.setattr("dpcohort.engine._lattice._SLACK", -0.01)  # a clip that overshoots
     assert contribution(lattice, np.array([3.0, 4.0])).tolist() == [0, 0]
 
 
@@ -121,7 +121,7 @@ def test_the_noise_is_z_times_the_largest_contribution(noise, keystream):
 
 def test_precision_attack_finds_nothing_on_the_lattice(keystream, monkeypatch):
     """Whatever comes out for an input of 0 also comes out for C; with floats, much does not."""
-    monkeypatch.setattr("dpcohort.engine.lattice._BITS", 5)  # few points, so that all are seen
+    monkeypatch.setattr("dpcohort.engine._lattice._BITS", 5)  # few points, so that all are seen
     lattice, count = Lattice(1.0, 1.0), 200_000
     moved = np.full(count, contribution(lattice, np.array([1.0]))[0])
     outputs = with_noise(lattice, np.zeros(count, np.int64), keystream("a"))

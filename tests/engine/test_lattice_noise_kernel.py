@@ -7,8 +7,8 @@ import mpmath
 import pytest
 import torch
 
-from dpcohort.engine import lattice_noise_kernel as kernel
-from dpcohort.engine.lattice import add_rounded_gaussian_
+from dpcohort.engine import _lattice_noise_kernel as kernel
+from dpcohort.engine._lattice import add_rounded_gaussian_
 
 KEY = bytes(range(32))
 
@@ -16,7 +16,7 @@ if kernel.AVAILABLE:
     import triton
     import triton.language as tl
 
-    from dpcohort.engine.lattice_noise_kernel import _radius, _turned
+    from dpcohort.engine._lattice_noise_kernel import _radius, _turned
 
     @triton.jit
     def _functions(u, v, radius, along, across, SIZE: tl.constexpr):  # noqa: N803

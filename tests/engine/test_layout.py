@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.clipping import FlatLayout
 from dpcohort.errors import InputError
 
 

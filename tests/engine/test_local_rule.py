@@ -11,12 +11,11 @@ import torch
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.config import loads_config
 from dpcohort.engine import Optimiser
-from dpcohort.engine.local_rule import ControlVariates, Proximal, local_rule
+from dpcohort.engine._local_rule import ControlVariates, Proximal, local_rule
 from dpcohort.errors import InputError
-from dpcohort.runs import verify_run
-from dpcohort.runs.config_job import configured_optimiser
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import train_job, train_side_by_side
+from dpcohort.runs import configured_optimiser, train_side_by_side, verify_run
+from dpcohort.runs._job import make_job
+from dpcohort.runs._training import train_job
 
 RULES = {"fedprox": Proximal(mu=0.5), "control-variates": ControlVariates()}
 

@@ -20,7 +20,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.experiment import merged_noise_, merged_std, refuse_unmergeable
+from dpcohort.engine._experiment import merged_noise_, merged_std, refuse_unmergeable
 from dpcohort.errors import InputError
 
 SIZES = [20, 9, 15, 16]

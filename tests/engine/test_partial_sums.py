@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpcohort.engine.batched import one_thread_each, turns_to_add_to
+from dpcohort.engine._batched import one_thread_each, turns_to_add_to
 
 
 def test_passes_add_in_their_order_whoever_comes_first() -> None:

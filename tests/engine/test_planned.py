@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.engine.experiment import cohort_of, draw_numbers
+from dpcohort.engine import draw_numbers
+from dpcohort.engine._experiment import cohort_of
 from dpcohort.errors import InputError
 
 

@@ -17,12 +17,13 @@ from dpcohort.engine import (
     ClientRecords,
     ConstantStep,
     Experiment,
+    Lattice,
     Optimiser,
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.lattice import Lattice, release
+from dpcohort.engine._experiment import cohort_of
+from dpcohort.engine._lattice import release
 from dpcohort.errors import InputError
 
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
@@ -223,8 +224,8 @@ def test_no_weights_let_a_record_count_for_more(
         seen.append(totals[0].cpu())
         return release(totals, *terms, **kept)
 
-    monkeypatch.setattr("dpcohort.engine.lattice.release", spied)
-    monkeypatch.setattr("dpcohort.engine.batched.release", spied)
+    monkeypatch.setattr("dpcohort.engine._lattice.release", spied)
+    monkeypatch.setattr("dpcohort.engine._batched.release", spied)
     update(engine, make_plan, inputs, **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)

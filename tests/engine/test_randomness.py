@@ -11,15 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpcohort.accounting.samplers import sampler_of
-from dpcohort.engine.randomness import (
-    Streams,
-    _twister_state,
-    draw_batches,
-    noise_std,
-    pad_batches,
-    standard_noise_,
-)
+from dpcohort.accounting._samplers import sampler_of
+from dpcohort.engine import Streams, draw_batches
+from dpcohort.engine._randomness import _twister_state, noise_std, pad_batches, standard_noise_
 from dpcohort.errors import InputError
 
 NAME = {"round": 3, "client": 5, "draw": 1, "step": 2}

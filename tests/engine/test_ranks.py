@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.engine import BatchedEngine, Experiment, Streams
-from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.ranks import LostRankError, Ranks, own_gpu
+from dpcohort.engine._experiment import cohort_of
+from dpcohort.engine._ranks import LostRankError, Ranks, own_gpu
 from dpcohort.errors import BudgetExceededError, InputError
 
 SIZES = [20, 9, 15, 16, 12, 18, 14, 10, 17, 11]
@@ -122,7 +122,7 @@ def test_a_distributed_private_sum_is_that_of_all_ranks_and_the_first_releases_i
         released.append(total.clone())
         return total.float()
 
-    monkeypatch.setattr("dpcohort.engine.batched.release_sum", release)
+    monkeypatch.setattr("dpcohort.engine._batched.release_sum", release)
     with torch.random.fork_rng():
         torch.manual_seed(3)
         records = make_records(torch.randn(160, 4), sizes, dtype=torch.float32)

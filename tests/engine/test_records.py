@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.engine.experiment import ClientRecords
+from dpcohort.engine import ClientRecords
 from dpcohort.errors import InputError
 
 

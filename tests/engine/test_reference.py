@@ -7,15 +7,21 @@ from typing import Any
 import torch
 from torch import nn
 
-import dpcohort.engine.reference
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.engine import Experiment, Optimiser, ReferenceEngine, Streams, evaluator_on
+import dpcohort.engine._reference
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.engine import (
+    Experiment,
+    Optimiser,
+    ReferenceEngine,
+    Streams,
+    draw_batches,
+    evaluator_on,
+)
 from dpcohort.engine.clipping import CLIP_SLACK
-from dpcohort.engine.randomness import draw_batches
 
 
 def test_it_stays_short() -> None:
-    source = inspect.getsource(dpcohort.engine.reference)
+    source = inspect.getsource(dpcohort.engine._reference)
     assert len(source.splitlines()) < 175
 
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from dpcohort.aggregation import Mean
-from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.rounds import (
+from dpcohort.engine import (
     CohortUpdates,
     ConstantStep,
     EngineState,
     InverseRootStep,
     InverseTimeStep,
     Optimiser,
-    threads_at_most,
     train_rounds,
 )
+from dpcohort.engine._experiment import cohort_of
+from dpcohort.engine._rounds import threads_at_most
 from dpcohort.errors import InputError
 
 

@@ -32,13 +32,13 @@ import numpy as np
 
 HERE = Path(__file__).parent
 
-_PROTOCOL, _LEDGER = "dpcohort.deploy.guard.protocol", "dpcohort.deploy.ledger"
+_PROTOCOL, _LEDGER = "dpcohort.deploy.guard._protocol", "dpcohort.deploy.ledger"
 #: Modules of the names that are not public; imported when asked for, as some need extras.
 HOMES: dict[str, str] = {
     "main": "dpcohort.cli",
     "app": "dpcohort.cli",
     "other_commands": "dpcohort.cli",
-    "Event": "dpcohort.accounting.events",
+    "Event": "dpcohort.accounting._events",
     "ClientLedger": _LEDGER,
     "DrawKey": _LEDGER,
     "LifetimeCap": _LEDGER,
@@ -52,14 +52,14 @@ HOMES: dict[str, str] = {
     "ReceiptRequest": _PROTOCOL,
     "Refusal": _PROTOCOL,
     "RunReceipt": _PROTOCOL,
-    "draw_message": "dpcohort.deploy.flower.messages",
-    "hello_message": "dpcohort.deploy.flower.messages",
-    "open_message": "dpcohort.deploy.flower.messages",
+    "draw_message": "dpcohort.deploy.flower._messages",
+    "hello_message": "dpcohort.deploy.flower._messages",
+    "open_message": "dpcohort.deploy.flower._messages",
     "carry_to": "dpcohort.deploy.flower.client_app",
-    "Federation": "dpcohort.deploy.flower.federation",
-    "FederatedJob": "dpcohort.deploy.flower.record",
-    "federate": "dpcohort.deploy.flower.rounds",
-    "InProcess": "dpcohort.deploy.flower.exchange",
+    "Federation": "dpcohort.deploy.flower._federation",
+    "FederatedJob": "dpcohort.deploy.flower._record",
+    "federate": "dpcohort.deploy.flower._rounds",
+    "InProcess": "dpcohort.deploy.flower._exchange",
     "Identity": "dpcohort.deploy.secure_aggregation",
     "Optimiser": "dpcohort.engine",
 }

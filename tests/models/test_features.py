@@ -102,7 +102,7 @@ def test_a_published_set_may_be_kept_by_the_features_and_no_other(monkeypatch):
     own = data()
     split_features(nn.Sequential(Keeping((3,)), nn.Linear(3, 2)), own)
     assert asked == []
-    monkeypatch.setattr("dpcohort.data.load._PUBLISHED", {own})
+    monkeypatch.setattr("dpcohort.data._load._PUBLISHED", {own})
     found = split_features(nn.Sequential(Keeping((3,), by=3.0), nn.Linear(3, 2)), own)[1]
     assert asked == [(80, 3)]
     assert np.allclose(found.test_inputs, own.test_inputs / 3)

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, parameter_count
-from dpcohort.models.build import (
+from dpcohort.models._build import (
     cifar_cnn,
     gabor_filters,
     logistic,

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from dpcohort.errors import InputError
-from dpcohort.models.trainable import check_trainable, parameter_count, seeded
+from dpcohort.models import check_trainable, parameter_count
+from dpcohort.models._trainable import seeded
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dpcohort.models import (
     precompute_features,
     split_features,
 )
-from dpcohort.models.weights import weights_sha256
+from dpcohort.models._weights import weights_sha256
 
 MLP = {"input_shape": (4,), "classes": 3, "seed": 0, "options": {"hidden": [5]}}
 

@@ -15,7 +15,7 @@ from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.explain import ClientExplanation, explain_client
-from dpcohort.report.plan_summary import (
+from dpcohort.report._plan_summary import (
     plan_table,
     plan_values,
 )

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting import paper_noise_multiplier
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
-from dpcohort.report.figures import (
+from dpcohort.report._figures import (
     accuracy_band,
     accuracy_figure,
     budgets_figure,
@@ -27,10 +27,9 @@ from dpcohort.report.figures import (
     save_plan_figure,
     worth_figure,
 )
-from dpcohort.report.html.sources import read_reproduction
-from dpcohort.runs import train
-from dpcohort.runs.evaluation import who_was_heard
-from dpcohort.tuning.budgets import Worth
+from dpcohort.report.html._sources import read_reproduction
+from dpcohort.runs import train, who_was_heard
+from dpcohort.tuning import Worth
 
 
 def _plan(rule):

@@ -10,7 +10,7 @@ from rich.console import Console
 from dpcohort.accounting import Contract, Event, History, Segment
 from dpcohort.clients import Population
 from dpcohort.plan import make_plan
-from dpcohort.report.plan_summary import plan_table, plan_values, summarise
+from dpcohort.report._plan_summary import plan_table, plan_values, summarise
 from dpcohort.training import Training
 
 

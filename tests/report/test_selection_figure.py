@@ -6,7 +6,8 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.report.figures import save_selection_figure, selection_figure
+from dpcohort.report import save_selection_figure
+from dpcohort.report._figures import selection_figure
 
 
 @pytest.fixture

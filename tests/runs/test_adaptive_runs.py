@@ -11,10 +11,8 @@ import pytest
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES
-from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import train_side_by_side
+from dpcohort.runs import Run, configured_job, train, train_side_by_side, verify_run
+from dpcohort.runs._job import make_job
 
 from .conftest import adaptive_plan, small_plan
 

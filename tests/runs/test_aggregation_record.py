@@ -11,12 +11,11 @@ from dpcohort.aggregation import Mean, ProjectedPlus, SizeWeighted, TrimmedMean,
 from dpcohort.config import commented_config, loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs import train, verify_run
-from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.job import make_job
-from dpcohort.runs.training import train_job, train_side_by_side
-from dpcohort.runs.verification import _aggregation_problems
+from dpcohort.runs import aggregation_for, configured_job, train, train_side_by_side, verify_run
+from dpcohort.runs._aggregation_record import described_aggregation
+from dpcohort.runs._job import make_job
+from dpcohort.runs._training import train_job
+from dpcohort.runs._verification import _aggregation_problems
 
 SMALL = [
     "training.rounds=4", "training.cohort_size=3", "run.evaluate_every=4", "population.count=8"

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
-from dpcohort.runs.folder import append_line, open_log, read_log, rewrite_log
+from dpcohort.runs._folder import append_line, open_log, read_log, rewrite_log
 
 
 def test_a_torn_last_line_is_left_out_and_taken_off(tmp_path):
@@ -71,6 +71,6 @@ def test_a_line_is_bounded_in_length_and_depth(tmp_path, monkeypatch):
     with pytest.raises(FileFormatError, match="line 1: not valid JSON"):
         read_log(path)
     path.write_bytes(b'{}\n{"a": "' + b"x" * 100 + b'"}\n')
-    monkeypatch.setattr("dpcohort.runs.folder.LARGEST_LINE", 50)
+    monkeypatch.setattr("dpcohort.runs._folder.LARGEST_LINE", 50)
     with pytest.raises(FileFormatError, match="line 2: a line of 109 bytes; at most 50"):
         read_log(path)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.accounting import History, Segment
-from dpcohort.accounting.charges import Charge, charge_of
+from dpcohort.accounting import Charge, History, Segment
+from dpcohort.accounting._charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.receipts import make_receipts
+from dpcohort.runs import make_receipts
 
 SEQUENCES = int(os.environ.get("DPCOHORT_SEQUENCES", "1000"))
 DELTA = 1e-5

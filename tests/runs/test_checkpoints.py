@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError, VerificationError
-from dpcohort.runs.folder import (
+from dpcohort.runs._folder import (
     checkpoint_files,
     latest_checkpoint,
     read_checkpoint,

@@ -7,7 +7,7 @@ import pytest
 
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.metrics import METRICS
-from dpcohort.runs.evaluation import compare_runs, load_group
+from dpcohort.runs import compare_runs, load_group
 
 
 def runs(label: str, accuracies: dict[int, float], data: str = "digits") -> list[SimpleNamespace]:

@@ -7,9 +7,8 @@ import pytest
 from dpcohort.config import commented_config, load_config, loads_config
 from dpcohort.engine import ConstantStep, InverseRootStep, InverseTimeStep
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs.config_data import configured_data
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.configured import combinations
+from dpcohort.runs import configured_data, configured_job
+from dpcohort.runs._configured import combinations
 
 
 @pytest.fixture

@@ -5,10 +5,8 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.runs.config_clients import configured_population
-from dpcohort.runs.config_data import configured_data, data_section
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.configured import configured_plan
+from dpcohort.runs import configured_data, configured_job, configured_population, data_section
+from dpcohort.runs._configured import configured_plan
 
 
 @pytest.fixture

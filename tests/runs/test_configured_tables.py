@@ -10,17 +10,23 @@ import pytest
 
 from dpcohort import make_plan
 from dpcohort.accounting import Segment
-from dpcohort.accounting.charges import write_charge
+from dpcohort.accounting._charges import write_charge
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import dataset_from_arrays, read_table
-from dpcohort.data.private_bounds import estimate_bounds
+from dpcohort.data._private_bounds import estimate_bounds
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.config_clients import configured_population, listed_clients, promised_population
-from dpcohort.runs.config_data import seen_columns
-from dpcohort.runs.configured import configured_plan, configured_training
-from dpcohort.runs.partitions import held_out_within, partition_labels
-from dpcohort.runs.receipts import make_receipts
+from dpcohort.runs import (
+    configured_data,
+    configured_job,
+    configured_population,
+    configured_training,
+    held_out_within,
+    make_receipts,
+)
+from dpcohort.runs._config_clients import listed_clients, promised_population
+from dpcohort.runs._config_data import seen_columns
+from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._partitions import partition_labels
 from dpcohort.tasks import Task
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting import Event, History
-from dpcohort.accounting.charges import Charge, Paid, write_charge
+from dpcohort.accounting import Charge, Event, History, Paid
+from dpcohort.accounting._charges import write_charge
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import Partition, load_dataset
 from dpcohort.engine import InverseTimeStep, Optimiser
@@ -24,19 +24,19 @@ from dpcohort.errors import (
 )
 from dpcohort.plan import Past, Plan
 from dpcohort.runs import Run, replan, train, verify_run
-from dpcohort.runs.continuation import charge_run, going_on, take_over
-from dpcohort.runs.earlier_runs import segment_of
-from dpcohort.runs.folder import (
+from dpcohort.runs._continuation import charge_run, going_on, take_over
+from dpcohort.runs._earlier_runs import segment_of
+from dpcohort.runs._folder import (
     is_run,
     latest_checkpoint,
     open_log,
     read_json,
     remove_receipts,
 )
-from dpcohort.runs.job import make_job
-from dpcohort.runs.journal import Journal, planned_draws
-from dpcohort.runs.partitions import carried_partition
-from dpcohort.runs.verification import _Check
+from dpcohort.runs._job import make_job
+from dpcohort.runs._journal import Journal, planned_draws
+from dpcohort.runs._partitions import carried_partition
+from dpcohort.runs._verification import _Check
 
 ROUNDS = 6
 #: Whole clients in each step: composition has a closed form, so that tests are quick.
@@ -144,13 +144,13 @@ def test_leave_join_raise_lower_and_more_records(half, tmp_path):
 
 
 def _owner(folder) -> str:
-    from dpcohort.runs.folder import settings_sha256
+    from dpcohort.runs._folder import settings_sha256
 
     return settings_sha256(read_json(folder / "run.json"))
 
 
 def _records(folder, client: str) -> list[int]:
-    from dpcohort.data.partition import load_partition
+    from dpcohort.data import load_partition
 
     place = Plan.load(folder / "plan.json").population.index_of(client)
     return load_partition(folder / "partition.npz").client(place).tolist()
@@ -422,7 +422,7 @@ def test_who_reported_is_charged_at_its_caps(tmp_path):
 
 
 def test_a_start_cut_short_is_begun_again(half, tmp_path, monkeypatch):
-    from dpcohort.runs import recorder
+    from dpcohort.runs import _recorder as recorder
 
     plan = replan(half, people(d=8.0), seed=2)
     with monkeypatch.context() as patch:

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 import dpcohort
-import dpcohort.runs.folder
-import dpcohort.runs.journal
-import dpcohort.runs.recorder
+import dpcohort.runs._folder
+import dpcohort.runs._journal
+import dpcohort.runs._recorder
 from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.plan import Plan
@@ -63,9 +63,9 @@ def attempt(plan: Plan, out: Path, owner: str = "", name: str = "", time: int = 
     """Train or go on; end when a function is called for the nth time, by Ctrl-C or kill -9."""
     calls = 0
     homes = {
-        "training": dpcohort.runs.recorder,
-        "journal": dpcohort.runs.journal,
-        "folder": dpcohort.runs.folder,
+        "training": dpcohort.runs._recorder,
+        "journal": dpcohort.runs._journal,
+        "folder": dpcohort.runs._folder,
     }
     home, _, how = owner.partition(" ")
 

@@ -11,25 +11,22 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting import Contract
-from dpcohort.accounting.charges import Charge
+from dpcohort.accounting import Charge, Contract
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
-from dpcohort.deploy.ledger.receipt import LifetimeReceipt
+from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import Past, Plan
-from dpcohort.report.html.letter import write_letter
-from dpcohort.report.html.page import report_of_runs
-from dpcohort.report.html.sources import read_groups
-from dpcohort.report.plan_summary import plan_values
-from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.continuation import replan
-from dpcohort.runs.earlier_runs import segment_of
-from dpcohort.runs.job import make_job
-from dpcohort.runs.receipts import Receipt, make_receipts
-from dpcohort.runs.training import train_job
-from dpcohort.tuning.charged import _refuse_what_does_not_fit
+from dpcohort.report._plan_summary import plan_values
+from dpcohort.report.html._letter import write_letter
+from dpcohort.report.html._page import report_of_runs
+from dpcohort.report.html._sources import read_groups
+from dpcohort.runs import Receipt, Run, make_receipts, replan, train, verify_run
+from dpcohort.runs._earlier_runs import segment_of
+from dpcohort.runs._job import make_job
+from dpcohort.runs._training import train_job
+from dpcohort.tuning._charged import _refuse_what_does_not_fit
 
 from .conftest import small_plan
 

@@ -12,7 +12,7 @@ import pytest
 
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.runs import verify_run
-from dpcohort.runs.seal import write_sealed
+from dpcohort.runs._seal import write_sealed
 from dpcohort.signatures import DrawSignature
 
 

@@ -5,7 +5,7 @@ import getpass
 import json
 import platform
 
-from dpcohort.runs.folder import environment
+from dpcohort.runs import environment
 
 
 def test_versions_but_nobodys_name():

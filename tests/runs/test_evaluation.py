@@ -6,15 +6,16 @@ import pytest
 
 from dpcohort.accounting import Contract
 from dpcohort.errors import InputError
-from dpcohort.runs import Run, train
-from dpcohort.runs.evaluation import (
+from dpcohort.runs import (
     SIMULATION_ONLY,
     Comparison,
+    Run,
     mean_interval,
-    simulated_service,
     summarise_seeds,
+    train,
     who_was_heard,
 )
+from dpcohort.runs._evaluation import simulated_service
 
 from .conftest import small_plan
 

@@ -9,9 +9,8 @@ import pytest
 
 from dpcohort import Population, Training, make_plan, verify_run
 from dpcohort.config import commented_config, loads_config
-from dpcohort.runs import train
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.training import train_job
+from dpcohort.runs import configured_job, train
+from dpcohort.runs._training import train_job
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import train
-from dpcohort.runs.folder import (
+from dpcohort.runs._folder import (
     begin_run,
     find_run,
     find_runs,

@@ -7,7 +7,8 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs.training import folder_name, train_grid
+from dpcohort.runs import folder_name
+from dpcohort.runs._training import train_grid
 
 
 @pytest.fixture

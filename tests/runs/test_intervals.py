@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpcohort.errors import InputError
-from dpcohort.runs.evaluation import mean_interval
+from dpcohort.runs import mean_interval
 
 
 def test_is_the_t_interval():

@@ -15,9 +15,9 @@ from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_pa
 from dpcohort.engine import Streams
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
-from dpcohort.runs.config_data import configured_data
-from dpcohort.runs.folder import settings_sha256
-from dpcohort.runs.job import make_job, resolve_device
+from dpcohort.runs import configured_data, resolve_device
+from dpcohort.runs._folder import settings_sha256
+from dpcohort.runs._job import make_job
 
 from .conftest import small_plan
 
@@ -172,7 +172,7 @@ def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
     )
     job = make_job(small_plan(), "logistic", data, device="cpu")
     resident, labels = job.records().gather(np.arange(5))
-    monkeypatch.setattr("dpcohort.runs.job._MOST_RESIDENT_FLOATS", 0)
+    monkeypatch.setattr("dpcohort.runs._job._MOST_RESIDENT_FLOATS", 0)
     lazy, same_labels = job.records().gather(np.arange(5))
     np.testing.assert_allclose(lazy.numpy(), resident.numpy(), rtol=1e-6)
     assert (labels == same_labels).all()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError, VerificationError
-from dpcohort.runs.folder import append_line, read_log
-from dpcohort.runs.journal import Journal, journal_header, planned_draws
-from dpcohort.runs.verification import verify_run
+from dpcohort.runs import verify_run
+from dpcohort.runs._folder import append_line, read_log
+from dpcohort.runs._journal import Journal, journal_header, planned_draws
 
 from .conftest import adaptive_plan, small_plan
 
@@ -72,7 +72,7 @@ def test_an_entry_counts_after_it_is_on_disk(path, make, monkeypatch):
         seen.append((journal.draws.sum(), journal.reports.sum()))
         append_line(file, entry)
 
-    monkeypatch.setattr("dpcohort.runs.journal.append_line", watched)
+    monkeypatch.setattr("dpcohort.runs._journal.append_line", watched)
     count(journal, plan, 0)
     if plan.participation.deciding:
         journal.count_reports(1, [1, 2])

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dpcohort.config import commented_config, load_config
-from dpcohort.engine.ranks import Ranks
+from dpcohort.engine._ranks import Ranks
 from dpcohort.errors import InputError
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.ranks import run_command
-from dpcohort.runs.training import train_job
+from dpcohort.runs import configured_job
+from dpcohort.runs._ranks import run_command
+from dpcohort.runs._training import train_job
 
 CHANGES = ["training.rounds=3", "training.cohort_size=4", "run.evaluate_every=3"]
 
@@ -100,7 +100,7 @@ def test_an_error_of_another_rank_is_told_by_the_first(
     def broken(*_):
         raise ValueError("an odd file")
 
-    monkeypatch.setattr("dpcohort.runs.ranks.configured_data", broken)
+    monkeypatch.setattr("dpcohort.runs._ranks.configured_data", broken)
     refused = []
 
     def command():
@@ -130,7 +130,7 @@ def test_who_stops_another_rank_stops_it_alone(wire, monkeypatch):
     def stop(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpcohort.engine.ranks.Ranks.hear", stop)
+    monkeypatch.setattr("dpcohort.engine._ranks.Ranks.hear", stop)
     assert wire(2).run(lambda: None, lambda: run_command(lambda: 0, print)) == [None, 130]
 
 

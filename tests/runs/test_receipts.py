@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.charges import Charge, charge_of
+from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import charge_of
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs import receipts as module
-from dpcohort.runs import train
-from dpcohort.runs.provenance import PRIVATE_NOISE, SIMULATED_TUNING
-from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts, write_receipts
+from dpcohort.runs import Receipt, make_receipts, train
+from dpcohort.runs import _receipts as module
+from dpcohort.runs._provenance import PRIVATE_NOISE, SIMULATED_TUNING
+from dpcohort.runs._receipts import read_receipts, write_receipts
 
 PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.data.partition import load_partition
+from dpcohort.data import load_partition
 from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.job import ConfigSource, make_job
-from dpcohort.runs.recorder import Recorder
-from dpcohort.runs.verification import verify_run
+from dpcohort.runs import ConfigSource, verify_run
+from dpcohort.runs._job import make_job
+from dpcohort.runs._recorder import Recorder
 
 from .conftest import small_plan
 
@@ -30,7 +30,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.recorder.environment", fail)
+    monkeypatch.setattr("dpcohort.runs._recorder.environment", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 
-from dpcohort.runs.folder import fixed_settings, settings_sha256
+from dpcohort.runs._folder import fixed_settings, settings_sha256
 
 SETTINGS = {
     "seed": 3,

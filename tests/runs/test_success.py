@@ -17,9 +17,9 @@ from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs import Run, compare_runs, train, verify_run
-from dpcohort.runs.evaluation import simulated_service
-from dpcohort.runs.job import make_job
-from dpcohort.runs.success import check_of, judgement, plan_warnings, task_of
+from dpcohort.runs._evaluation import simulated_service
+from dpcohort.runs._job import make_job
+from dpcohort.runs._success import check_of, judgement, plan_warnings, task_of
 from dpcohort.tasks import Task
 
 STAY = Task(kind="regression", outputs=1, bounds=(0.0, 20.0))
@@ -151,7 +151,7 @@ def test_a_selection_that_moves_nothing_is_told_with_its_threshold():
     settings = Training(rounds=20, cohort_size=2, batch_size=9)
 
     def words(eta):
-        from dpcohort.selection.rules import rule_from_settings
+        from dpcohort.selection import rule_from_settings
 
         plan = make_plan(clients, settings, seed=0,
                          selection=rule_from_settings("privacy-aware", eta=eta))  # fmt: skip

@@ -22,17 +22,17 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.accounting.charges import charge_of
+from dpcohort.accounting._charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.engine import Optimiser
 from dpcohort.errors import DataMissingError, FileFormatError
 from dpcohort.plan import Plan
-from dpcohort.runs import replan, train, verify_run
-from dpcohort.runs.folder import read_json
-from dpcohort.runs.job import ConfigSource, make_job
-from dpcohort.runs.seal import sign_seal, write_sealed
-from dpcohort.runs.training import train_job
+from dpcohort.runs import ConfigSource, replan, train, verify_run
+from dpcohort.runs._folder import read_json
+from dpcohort.runs._job import make_job
+from dpcohort.runs._seal import sign_seal, write_sealed
+from dpcohort.runs._training import train_job
 
 SETTINGS = Training(rounds=3, cohort_size=2, batch_size=20, dimension=650)
 

@@ -18,13 +18,11 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.consent import allow_code
 from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
-from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.callbacks import EachRound
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.folder import read_log
-from dpcohort.runs.job import make_job
-from dpcohort.runs.journal import Journal
-from dpcohort.runs.training import train_job, train_side_by_side
+from dpcohort.runs import EachRound, Run, configured_job, train, train_side_by_side, verify_run
+from dpcohort.runs._folder import read_log
+from dpcohort.runs._job import make_job
+from dpcohort.runs._journal import Journal
+from dpcohort.runs._training import train_job
 
 from .conftest import ROUNDS, small_plan
 

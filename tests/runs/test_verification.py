@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from dpcohort import Population, make_plan
-from dpcohort.accounting.charges import Charge, private_clients, write_charge
+from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import private_clients, write_charge
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.continuation import charge_run
-from dpcohort.runs.job import make_job
-from dpcohort.runs.journal import journal_header, planned_draws
-from dpcohort.runs.provenance import FLOATING_POINT
-from dpcohort.runs.training import train_job
+from dpcohort.runs._continuation import charge_run
+from dpcohort.runs._job import make_job
+from dpcohort.runs._journal import journal_header, planned_draws
+from dpcohort.runs._provenance import FLOATING_POINT
+from dpcohort.runs._training import train_job
 
 from .conftest import ROUNDS, adaptive_plan, small_plan
 

@@ -14,9 +14,8 @@ from dpcohort.config import load_config
 from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
-from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.training import train_job, train_side_by_side
+from dpcohort.runs import Run, configured_job, train, train_side_by_side, verify_run
+from dpcohort.runs._training import train_job
 
 from .conftest import small_plan
 
@@ -117,7 +116,7 @@ def test_features_computed_once_train_the_same_model(digits, engine):
 
 
 def test_side_by_side_need_the_same_frozen_values(digits):
-    from dpcohort.runs.job import make_job
+    from dpcohort.runs._job import make_job
 
     jobs = [
         make_job(

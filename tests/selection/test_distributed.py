@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
 from dpcohort.errors import InputError
 from dpcohort.selection import (
     Pool,
@@ -20,11 +20,11 @@ from dpcohort.selection import (
     solve_distributed,
     solve_selection,
 )
-from dpcohort.selection.distributed import (
+from dpcohort.selection._distributed import (
     LARGEST_WEIGHT,
     distributed_weights,
 )
-from dpcohort.selection.instance import Costs
+from dpcohort.selection._instance import Costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from distributed_solver import conic_weights, instance

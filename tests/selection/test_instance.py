@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.selection.instance import (
+from dpcohort.selection._instance import (
     Costs,
     bounded_costs,
     certify,

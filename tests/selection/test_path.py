@@ -8,7 +8,7 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.selection import SelectionPath, solve_selection
-from dpcohort.selection.instance import scaled_costs
+from dpcohort.selection._instance import scaled_costs
 
 
 def _path(one):

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.selection import solve_selection
-from dpcohort.selection.problem import (
+from dpcohort.selection import (
     PlannedRule,
     SelectionProblem,
-    calibrated_epsilon,
     evaluated,
     exact_costs,
     paper_costs,
     resolve_eta,
     selected,
+    solve_selection,
 )
+from dpcohort.selection._problem import calibrated_epsilon
 
 
 def _problem(**changes):

@@ -16,9 +16,10 @@ from mpmath import mpf
 from scipy.optimize import brentq
 
 from dpcohort.errors import InputError
-from dpcohort.selection import solve_selection, solver
-from dpcohort.selection.instance import Costs, objective_of
-from dpcohort.selection.solver import Decided, SortedCosts, find_thresholds
+from dpcohort.selection import _solver as solver
+from dpcohort.selection import solve_selection
+from dpcohort.selection._instance import Costs, objective_of
+from dpcohort.selection._solver import Decided, SortedCosts, find_thresholds
 
 
 def _checked_against(reference, solution, instance):

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.selection.instance import (
+from dpcohort.selection import solve_selection
+from dpcohort.selection._instance import (
     Costs,
     _halfway,
     _ordinal,
@@ -15,7 +16,6 @@ from dpcohort.selection.instance import (
     fill_to_gap,
     solve_by_filling,
 )
-from dpcohort.selection.solver import solve_selection
 
 
 @pytest.mark.parametrize("seed", range(10))

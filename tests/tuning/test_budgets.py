@@ -12,7 +12,7 @@ from dpcohort.plan import selection_problem
 from dpcohort.runs import configured_data
 from dpcohort.selection import rule_from_settings
 from dpcohort.tuning import PROBLEMS, Worth, worth
-from dpcohort.tuning.search import counted
+from dpcohort.tuning._search import counted
 
 CHANGES = ["training.rounds=4", "run.evaluate_every=4", "training.sampling_rate=1.0"]
 

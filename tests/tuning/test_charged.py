@@ -11,16 +11,13 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
 from dpcohort.accounting import gaussian_mu
-from dpcohort.accounting.charges import private_clients
+from dpcohort.accounting._charges import private_clients
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
-from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.config_clients import (
-    configured_charges,
-    configured_population,
-    promised_population,
-)
-from dpcohort.tuning import charged, selection_mu, tune_charged
+from dpcohort.runs import configured_data, configured_job, configured_population
+from dpcohort.runs._config_clients import configured_charges, promised_population
+from dpcohort.tuning import _charged as charged
+from dpcohort.tuning import selection_mu, tune_charged
 
 SMALL = {"trials": 1.5, "most_rounds": 2, "device": "cpu"}
 

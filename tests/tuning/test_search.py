@@ -10,7 +10,8 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.data import dataset_from_arrays, load_dataset
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
-from dpcohort.tuning import PROBLEMS, search, stand_in, tune
+from dpcohort.tuning import PROBLEMS, stand_in, tune
+from dpcohort.tuning import _search as search
 
 SMALL = {"seeds": 1, "problems": PROBLEMS[:1], "most_rounds": 2, "device": "cpu"}
 

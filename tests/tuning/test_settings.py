@@ -6,9 +6,9 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.config import commented_config, loads_config
-from dpcohort.selection.rules import PrivacyAware
+from dpcohort.selection import PrivacyAware
 from dpcohort.tuning import Settings, changes_for, suggested_settings
-from dpcohort.tuning.settings import eta_of_lean
+from dpcohort.tuning._settings import eta_of_lean
 
 CLIENTS = Population.from_arrays(sizes=[300, 200, 100], epsilon=[0.2, 1.0, 8.0], delta=1e-5)
 TRAINING = Training(rounds=30, cohort_size=3, sampling_rate=1.0, dimension=20)

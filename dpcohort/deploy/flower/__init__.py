@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy as PrivacyAwareStrategy
-    from dpcohort.deploy.flower.dropin import PrivacyMod as PrivacyMod
-    from dpcohort.deploy.flower.federation import Federation as Federation
-    from dpcohort.deploy.flower.kit import write_kit as write_kit
-    from dpcohort.deploy.flower.rounds import federate as federate
+    from dpcohort.deploy.flower._dropin import PrivacyAwareStrategy as PrivacyAwareStrategy
+    from dpcohort.deploy.flower._dropin import PrivacyMod as PrivacyMod
+    from dpcohort.deploy.flower._dropin import clients_of as clients_of
+    from dpcohort.deploy.flower._federation import Federation as Federation
+    from dpcohort.deploy.flower._kit import write_kit as write_kit
+    from dpcohort.deploy.flower._rounds import federate as federate
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    dropin="PrivacyAwareStrategy PrivacyMod",
-    federation="Federation",
-    kit="write_kit",
-    rounds="federate",
+    _dropin="PrivacyAwareStrategy PrivacyMod clients_of",
+    _federation="Federation",
+    _kit="write_kit",
+    _rounds="federate",
 )

@@ -18,16 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpcohort.deploy.flower.exchange import InProcess
-from dpcohort.deploy.flower.kit import file_name
-from dpcohort.deploy.flower.messages import NO_GUARD, open_message
-from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import AgreeRequest, DrawRequest, Message, Refusal, encode
-from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.deploy.flower._exchange import InProcess
+from dpcohort.deploy.flower._kit import file_name
+from dpcohort.deploy.flower._messages import NO_GUARD, open_message
+from dpcohort.deploy.guard._client import GuardClient, GuardRefusedError
+from dpcohort.deploy.guard._protocol import AgreeRequest, DrawRequest, Message, Refusal, encode
+from dpcohort.deploy.guard._terms import GuardTerms
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
-    from dpcohort.deploy.flower.federation import Federation
+    from dpcohort.deploy.flower._federation import Federation
 
 #: Asks one guard: a connection with ``ask`` and ``receipt``.
 Connect = Callable[[], GuardClient]
@@ -123,7 +123,7 @@ class LocalGuards(ExitStack[bool | None]):
 
     def _socket(self, client: str) -> Path:
         if client not in self._sockets:
-            from dpcohort.deploy.guard.start import open_guard  # loads torch, which nodes need not
+            from dpcohort.deploy.guard._start import open_guard  # loads torch, which nodes need not
 
             folder = self._clients / file_name(client)
             ledger = folder / "client.ledger"

@@ -9,8 +9,9 @@ torch is loaded for training alone.
 
 from __future__ import annotations
 
-from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard._client import GuardClient, GuardRefusedError
+from dpcohort.deploy.guard._handler import check_with_sampling
+from dpcohort.deploy.guard._protocol import (
     DrawRequest,
     DrawUpdate,
     Hello,
@@ -18,7 +19,7 @@ from dpcohort.deploy.guard.protocol import (
     ReportRequest,
     RunReceipt,
 )
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
+from dpcohort.deploy.guard._terms import AcceptedRun, GuardTerms, ModelTerms
 
 __all__ = [
     "AcceptedRun",
@@ -32,4 +33,5 @@ __all__ = [
     "Refusal",
     "ReportRequest",
     "RunReceipt",
+    "check_with_sampling",
 ]

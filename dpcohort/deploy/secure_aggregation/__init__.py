@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dpcohort.deploy.secure_aggregation.protocol import (
+from dpcohort.deploy.secure_aggregation._protocol import (
     Card,
     Identity,
     MaskedRound,

@@ -52,7 +52,7 @@ def test_the_selection_figure_needs_no_training(terminal, tmp_path):
 
 
 def test_missing_data_says_which_and_how_to_get_it(terminal, tmp_path, monkeypatch):
-    from dpcohort.data import load
+    from dpcohort.data import _load as load
 
     monkeypatch.setattr(load, "data_roots", lambda data_dir=None: (tmp_path / "none",))
     monkeypatch.setattr(load, "_candidates", lambda source, data_dir: iter(()))

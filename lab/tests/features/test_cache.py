@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.data import dataset_from_arrays, load
+from dpcohort.data import _load as load
+from dpcohort.data import dataset_from_arrays
 from dpcohort.models import build_model, split_features
 from dpcohort_lab.features import cache
 from dpcohort_lab.features.cache import kept

@@ -22,7 +22,7 @@ from dpcohort.models import (
     split_features,
     without_features,
 )
-from dpcohort.models.features import _COMPUTED
+from dpcohort.models._features import _COMPUTED
 from dpcohort_lab.features import OrientedFeatures
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "configs").glob("*-features.toml"))

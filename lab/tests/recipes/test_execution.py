@@ -6,8 +6,8 @@ import pytest
 from dpcohort import runs
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.metrics import METRICS
-from dpcohort.runs.config_job import configured_job
-from dpcohort.runs.training import train_job
+from dpcohort.runs import configured_job
+from dpcohort.runs._training import train_job
 from dpcohort_lab.recipes import execution, load_recipe
 from dpcohort_lab.recipes.execution import measure, prepare, stacks, train_works
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort import runs
-from dpcohort.runs.training import train_job
+from dpcohort.runs._training import train_job
 from dpcohort_lab.recipes.execution import measured, prepare
 
 

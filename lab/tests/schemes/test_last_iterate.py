@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting import gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort_lab.schemes.last_iterate import LastIterate, contracted
 

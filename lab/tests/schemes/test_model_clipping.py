@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting import gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort_lab.schemes.client_noise import clip_update
 from dpcohort_lab.schemes.named import make_scheme

@@ -4,8 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting import certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort_lab.schemes.profile import composed_epsilon_of, lower_hull
 

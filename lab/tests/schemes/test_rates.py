@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort_lab.schemes.sampled_gaussian import certified_rate, common_noise, largest_rate
 

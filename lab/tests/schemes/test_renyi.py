@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import comb, logsumexp, xlog1py, xlogy
 
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort_lab.schemes.sampled_gaussian import renyi_epsilon, renyi_noise, renyi_rate
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort_lab.schemes.named import make_scheme
 from dpcohort_lab.schemes.scheme import participations

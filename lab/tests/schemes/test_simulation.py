@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.runs.config_job import configured_job
+from dpcohort.runs import configured_job
 from dpcohort_lab.schemes.simulation import Simulation
 
 from .conftest import small_config

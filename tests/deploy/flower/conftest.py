@@ -13,22 +13,21 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
+from dpcohort.deploy.flower import Federation, write_kit
+from dpcohort.deploy.flower._exchange import InProcess
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._record import FederatedJob
+from dpcohort.deploy.flower._trial import demo_records, write_client_data
 from dpcohort.deploy.flower.client_app import LocalGuards, carry_to
-from dpcohort.deploy.flower.exchange import InProcess
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.flower.trial import demo_records, write_client_data
-from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard import (
     DrawUpdate,
+    GuardRefusedError,
     Hello,
-    HelloRequest,
-    Message,
+    ModelTerms,
     Refusal,
     RunReceipt,
 )
-from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard._protocol import HelloRequest, Message
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import make_plan

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import dpcohort
-from dpcohort.deploy.flower.adapter import (
+from dpcohort.deploy.flower._adapter import (
     QUIET,
     FlowerGrid,
     checked_version,
@@ -24,7 +24,7 @@ from dpcohort.deploy.flower.adapter import (
     make_server_app,
     serve_node,
 )
-from dpcohort.deploy.flower.certificates import key_fingerprint, make_certificates, make_node_key
+from dpcohort.deploy.flower._certificates import key_fingerprint, make_certificates, make_node_key
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 flwr_app = pytest.importorskip("flwr.app")
@@ -172,15 +172,15 @@ def test_the_server_app_gets_the_grid_and_the_run_config():
 def test_telemetry_and_update_checks_are_off_before_flower_is_loaded(monkeypatch):
     for name in QUIET:
         monkeypatch.delenv(name, raising=False)
-    importlib.reload(sys.modules["dpcohort.deploy.flower.adapter"])
+    importlib.reload(sys.modules["dpcohort.deploy.flower._adapter"])
     assert {name: os.environ[name] for name in QUIET} == QUIET
 
 
 def test_without_flower_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr", None)
-    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower.adapter")
+    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower._adapter")
     with pytest.raises(InputError, match=r'pip install "dpcohort\[flower\]"'):
-        importlib.import_module("dpcohort.deploy.flower.adapter")
+        importlib.import_module("dpcohort.deploy.flower._adapter")
 
 
 @pytest.mark.parametrize("version", ["1.7.0", "1.40.9", "1.43.0", "2.0.0", "odd"])

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower.federation import check_agreements, disagreements
-from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.guard.protocol import Hello
+from dpcohort.deploy.flower._federation import check_agreements, disagreements
+from dpcohort.deploy.flower._record import FederatedJob
+from dpcohort.deploy.guard import Hello
 from dpcohort.errors import InputError
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower import apps
-from dpcohort.deploy.flower.messages import hello_message, read_frames
-from dpcohort.deploy.flower.rounds import federate
+from dpcohort.deploy.flower import _apps as apps
+from dpcohort.deploy.flower import federate
+from dpcohort.deploy.flower._messages import hello_message, read_frames
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
 
@@ -87,7 +87,7 @@ def test_a_run_folder_is_needed(small, capsys):
 
 def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
     app = apps.client_app()
-    from dpcohort.deploy.flower.adapter import body_of, record_of
+    from dpcohort.deploy.flower._adapter import body_of, record_of
 
     letter = hello_message("lab", run="spring")
     message = flwr_app.Message(record_of(letter), 7, "train")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dpcohort.deploy.flower.certificates import (
+from dpcohort.deploy.flower._certificates import (
     key_fingerprint,
     make_certificates,
     make_node_key,
@@ -94,6 +94,6 @@ def test_a_certificate_needs_hosts(tmp_path, hosts):
 
 def test_without_cryptography_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower.certificates")
+    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower._certificates")
     with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
-        importlib.import_module("dpcohort.deploy.flower.certificates")
+        importlib.import_module("dpcohort.deploy.flower._certificates")

@@ -9,23 +9,23 @@ import sys
 import numpy as np
 import pytest
 
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import federate
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._messages import NO_GUARD, draw_message, hello_message, read_frames
 from dpcohort.deploy.flower.client_app import carry, carry_to
-from dpcohort.deploy.flower.kit import client_folder
-from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_message, read_frames
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard import (
     DrawRequest,
     DrawUpdate,
+    GuardRefusedError,
     Hello,
-    HelloRequest,
     Refusal,
     RunReceipt,
 )
+from dpcohort.deploy.guard._protocol import HelloRequest
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
-from dpcohort.runs.folder import read_log
+from dpcohort.runs._folder import read_log
 
 
 def _letter(draws, run="spring"):
@@ -192,7 +192,7 @@ def test_a_guard_that_cannot_start_is_an_error_of_its_client_alone(small, tmp_pa
 
 
 def test_a_ledger_that_cannot_be_written_spends_nothing(small, tmp_path, monkeypatch):
-    from dpcohort.deploy.ledger.store import LedgerStore
+    from dpcohort.deploy.ledger._store import LedgerStore
 
     with small.guards() as guards:
         transport = guards.transport(small.federation)

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower import trial as demo
+from dpcohort.deploy.flower import Federation, federate, write_kit
+from dpcohort.deploy.flower import _trial as demo
+from dpcohort.deploy.flower._trial import write_client_data
 from dpcohort.deploy.flower.client_app import LocalGuards
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import write_kit
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.trial import write_client_data
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 

@@ -15,11 +15,11 @@ import torch
 
 from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.clients import PUBLIC
-from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy, PrivacyMod, clients_of
-from dpcohort.deploy.flower.kit import write_app
-from dpcohort.deploy.guard.handler import RefusedError
+from dpcohort.deploy.flower import PrivacyAwareStrategy, PrivacyMod, clients_of
+from dpcohort.deploy.flower._kit import write_app
+from dpcohort.deploy.guard._handler import RefusedError
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms, read_state
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine import Lattice
 from dpcohort.errors import InputError
 from dpcohort.runs import Run, verify_run
 

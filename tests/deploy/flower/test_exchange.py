@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower.exchange import Exchange, InProcess
+from dpcohort.deploy.flower._exchange import Exchange, InProcess
 from dpcohort.errors import InputError
 
 

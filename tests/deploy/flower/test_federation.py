@@ -4,9 +4,9 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.certificates import key_fingerprint
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder
+from dpcohort.deploy.flower import Federation
+from dpcohort.deploy.flower._certificates import key_fingerprint
+from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import make_plan
 from dpcohort.training import Training

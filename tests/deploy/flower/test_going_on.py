@@ -8,13 +8,12 @@ import hashlib
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.guard.terms import terms_from_plan
+from dpcohort.deploy.flower import Federation, federate, write_kit
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.guard._terms import terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.runs import replan, verify_run
-from dpcohort.runs.folder import checkpoint_files, read_checkpoint
+from dpcohort.runs._folder import checkpoint_files, read_checkpoint
 
 
 class StopError(Exception):
@@ -77,7 +76,7 @@ def test_guards_accept_a_plan_of_what_is_left_and_count_it_with_the_rest(small, 
     assert run.settings["model"]["initial_sha256"] == start
 
     from dpcohort.deploy.ledger import read_state
-    from dpcohort.deploy.ledger.spending import spent_epsilon
+    from dpcohort.deploy.ledger._spending import spent_epsilon
 
     for k, client in enumerate(plan.population.ids):
         state = read_state(client_folder(small.kit, client) / "client.ledger")

@@ -15,14 +15,14 @@ from contextlib import suppress
 
 import pytest
 
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import federate
+from dpcohort.deploy.flower._exchange import InProcess
+from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.deploy.flower.client_app import carry
-from dpcohort.deploy.flower.exchange import InProcess
-from dpcohort.deploy.flower.kit import client_folder
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.formats import replace
 from dpcohort.errors import DpcohortError
 from dpcohort.runs import verify_run
-from dpcohort.runs.folder import read_log
+from dpcohort.runs._folder import read_log
 
 
 class _GuardProcess:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dpcohort.cli import COMMANDS, main
 from dpcohort.cli import app as cli
 from dpcohort.consent import allow_code
-from dpcohort.data.arrays import load_test_arrays
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, file_name, kit_text, write_kit
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
+from dpcohort.data._arrays import load_test_arrays
+from dpcohort.deploy.flower import Federation, write_kit
+from dpcohort.deploy.flower._kit import client_folder, file_name, kit_text
+from dpcohort.deploy.guard import GuardTerms, ModelTerms
 from dpcohort.errors import InputError
 
 
@@ -154,7 +154,7 @@ def test_a_kit_is_whole_or_not_there(settings, tmp_path, monkeypatch):
     def fail(*arguments, **options):
         raise InputError.because("no")
 
-    monkeypatch.setattr("dpcohort.deploy.flower.kit.make_node_key", fail)
+    monkeypatch.setattr("dpcohort.deploy.flower._kit.make_node_key", fail)
     with pytest.raises(InputError):
         write_kit(tmp_path / "kit", **settings)
     assert list(tmp_path.iterdir()) == []

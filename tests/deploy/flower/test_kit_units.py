@@ -19,9 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dpcohort.consent import allow_code
-from dpcohort.deploy.flower.certificates import make_certificates
-from dpcohort.deploy.flower.kit import kit_text, own_model_files
-from dpcohort.deploy.flower.trial import free_ports
+from dpcohort.deploy.flower._certificates import make_certificates
+from dpcohort.deploy.flower._kit import kit_text, own_model_files
+from dpcohort.deploy.flower._trial import free_ports
 
 VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
 CLIENTS = {"guard": "ward 7 100%", "node": "ward 7\nExecStart=evil"}

@@ -12,15 +12,15 @@ import pytest
 from dpcohort import Contract
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import Federation, federate, write_kit
+from dpcohort.deploy.flower._exchange import InProcess
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._messages import open_message, read_frames
+from dpcohort.deploy.flower._rounds import GuardTrainer
+from dpcohort.deploy.flower._trial import demo_records, demo_settings, write_client_data
 from dpcohort.deploy.flower.client_app import LocalGuards
-from dpcohort.deploy.flower.exchange import InProcess
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.messages import open_message, read_frames
-from dpcohort.deploy.flower.rounds import GuardTrainer, federate
-from dpcohort.deploy.flower.trial import demo_records, demo_settings, write_client_data
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard._protocol import (
     AgreeRequest,
     CardRequest,
     MaskedRequest,
@@ -29,12 +29,12 @@ from dpcohort.deploy.guard.protocol import (
     decode,
     encode,
 )
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.plan import make_plan
-from dpcohort.runs.folder import read_json, read_log
-from dpcohort.runs.verification import verify_run
+from dpcohort.runs import verify_run
+from dpcohort.runs._folder import read_json, read_log
 from dpcohort.training import Training
 
 from .conftest import small_settings

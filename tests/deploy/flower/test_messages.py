@@ -4,8 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.messages import draw_message, hello_message, open_message, read_frames
-from dpcohort.deploy.guard.protocol import DrawRequest, ReceiptRequest, Refusal, encode
+from dpcohort.deploy.flower._messages import draw_message, hello_message, open_message, read_frames
+from dpcohort.deploy.guard import DrawRequest, Refusal
+from dpcohort.deploy.guard._protocol import ReceiptRequest, encode
 from dpcohort.errors import InputError
 
 

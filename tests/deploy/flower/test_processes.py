@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.deploy.flower.trial import Processes, free_ports
+from dpcohort.deploy.flower._trial import Processes, free_ports
 from dpcohort.errors import DpcohortError, InputError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -39,7 +39,7 @@ def _gone(pid: int) -> bool:
 
 
 def test_leaving_the_block_ends_a_process_and_what_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpcohort.deploy.flower.trial._PATIENCE", 0.3)
+    monkeypatch.setattr("dpcohort.deploy.flower._trial._PATIENCE", 0.3)
     with Processes(tmp_path) as processes:
         processes.start("stubborn", [sys.executable, "-c", STUBBORN])
         processes.await_that("stubborn", lambda: processes.tail("stubborn"), "speak", seconds=30)

@@ -7,20 +7,20 @@ import math
 import pytest
 
 from dpcohort import make_plan
-from dpcohort.accounting.charges import Charge
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob, write_exchange
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.accounting import Charge
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import Federation, write_kit
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._record import FederatedJob, write_exchange
+from dpcohort.deploy.guard import GuardTerms
 from dpcohort.engine import EngineState
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.engine._experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
-from dpcohort.runs.folder import read_log
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs._folder import read_log
+from dpcohort.runs._recorder import Recorder
 
 EXCHANGE = {
     "round": 0, "asked": 3, "came": 2, "resent": 1, "passed_over": False,

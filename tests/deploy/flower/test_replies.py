@@ -6,22 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.deploy.flower.messages import (
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower._messages import (
     NO_GUARD,
     Signers,
     longest_update,
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import (
-    DrawRequest,
-    DrawUpdate,
-    Hello,
-    Refusal,
-    RunReceipt,
-    encode,
-)
+from dpcohort.deploy.guard import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard._protocol import encode
 from dpcohort.deploy.secure_aggregation import Identity
 
 REQUEST = DrawRequest(

@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rule import REPORT_DRAW
+from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower import apps, rounds
-from dpcohort.deploy.flower.federation import disagreements
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.trial import demo_records, free_ports, start_all, trial
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import Hello
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import _apps as apps
+from dpcohort.deploy.flower import _rounds as rounds
+from dpcohort.deploy.flower import federate, write_kit
+from dpcohort.deploy.flower._federation import disagreements
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._record import FederatedJob
+from dpcohort.deploy.flower._trial import demo_records, free_ports, start_all, trial
+from dpcohort.deploy.guard import Hello
 from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
-from dpcohort.runs.folder import read_json, read_log
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs._folder import read_json, read_log
+from dpcohort.runs._recorder import Recorder
 from dpcohort.training import Training
 
 from .conftest import Fakes, Small, _make, small_settings

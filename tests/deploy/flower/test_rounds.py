@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.aggregation import Mean
-from dpcohort.aggregation.projected import ProjectedPlus
+from dpcohort.aggregation import Mean, ProjectedPlus
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import write_kit
-from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import DrawUpdate
-from dpcohort.engine.experiment import cohort_of
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.flower import Federation, federate, write_kit
+from dpcohort.deploy.flower._record import FederatedJob
+from dpcohort.deploy.guard import DrawUpdate
+from dpcohort.engine._experiment import cohort_of
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.folder import read_json, read_log
+from dpcohort.runs._folder import read_json, read_log
 from dpcohort.signatures import DrawSignature
 from dpcohort.training import Training
 
@@ -239,7 +236,7 @@ def test_a_stopped_run_goes_on_and_spends_nothing_twice(small, fakes, tmp_path, 
 def test_a_round_lost_before_its_checkpoint_is_replayed_from_the_ledgers(
     small, fakes, tmp_path, monkeypatch
 ):
-    from dpcohort.runs.recorder import Recorder
+    from dpcohort.runs._recorder import Recorder
 
     after = Recorder.after_round
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.trial import write_client_data
-from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.flower import federate, write_kit
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._trial import write_client_data
+from dpcohort.deploy.guard import ModelTerms
 from dpcohort.errors import InputError
 from dpcohort.plan import make_plan
 from dpcohort.runs import Run, verify_run

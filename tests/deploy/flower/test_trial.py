@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.kit import client_folder, kit_text
-from dpcohort.deploy.flower.trial import Processes, Trial
+from dpcohort.deploy.flower._kit import client_folder, kit_text
+from dpcohort.deploy.flower._trial import Processes, Trial
 from dpcohort.errors import DpcohortError, InputError
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.handler import GuardHandler
-from dpcohort.deploy.guard.protocol import DrawRequest
-from dpcohort.deploy.guard.start import check_terms, open_ledger
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardTerms, ModelTerms
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._start import check_terms, open_ledger
+from dpcohort.deploy.guard._terms import layout_sha256
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.secure_aggregation import Identity
 

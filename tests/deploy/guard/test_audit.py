@@ -8,16 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.audit.claims import Claim
-from dpcohort.audit.noise import freshness, noise_law
-from dpcohort.audit.sampler import sampler
-from dpcohort.audit.sensitivity import sensitivity
-from dpcohort.audit.suite import audit_training
-from dpcohort.deploy.guard import training as module
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.training import LocalTraining
-from dpcohort.engine import lattice as lattice_module
-from dpcohort.engine.lattice import Lattice
+from dpcohort.audit import Claim, audit_training, freshness, noise_law, sampler, sensitivity
+from dpcohort.deploy.guard import _training as module
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._training import LocalTraining
+from dpcohort.engine import Lattice
+from dpcohort.engine import _lattice as lattice_module
 
 
 class InputsAsGradients:

@@ -10,8 +10,9 @@ import threading
 
 import pytest
 
-from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError, receive_exactly
-from dpcohort.deploy.guard.protocol import ReceiptRequest, Refusal, encode
+from dpcohort.deploy.guard import GuardClient, GuardRefusedError, Refusal
+from dpcohort.deploy.guard._client import receive_exactly
+from dpcohort.deploy.guard._protocol import ReceiptRequest, encode
 from dpcohort.errors import InputError
 
 
@@ -102,7 +103,7 @@ def test_receiving_goes_on_until_all_is_there():
 
 def test_a_client_app_loads_neither_torch_nor_a_transport():
     code = (
-        "import sys, dpcohort.deploy.guard, dpcohort.cli.guard\n"
+        "import sys, dpcohort.deploy.guard, dpcohort.cli._guard\n"
         "heavy = {'torch', 'flwr', 'sklearn', 'dp_accounting', 'matplotlib', 'plotly'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

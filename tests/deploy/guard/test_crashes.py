@@ -22,15 +22,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawRequest, encode
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.handler import GuardHandler
-from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.start import open_ledger
-from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard import GuardClient, GuardRefusedError
+from dpcohort.deploy.guard import DrawRequest
+from dpcohort.deploy.guard._protocol import encode
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._service import GuardService
+from dpcohort.deploy.guard._start import open_ledger
+from dpcohort.deploy.guard._start import check_terms
 from dpcohort.deploy.secure_aggregation import Identity
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
+from dpcohort.deploy.guard import AcceptedRun, GuardTerms, ModelTerms
 
 run = AcceptedRun(run="spring", epsilon=2.0, delta=1e-5, clip=1.0, batch_size=40, local_steps=1,
                   rounds=1000, draws=1000, least_noise_multiplier=200.0)

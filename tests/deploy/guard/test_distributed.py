@@ -11,37 +11,43 @@ import numpy as np
 import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard import AcceptedRun, GuardClient, GuardRefusedError, GuardTerms
-from dpcohort.deploy.guard import terms as module
-from dpcohort.deploy.guard.files import load_data, load_identity, make_identity
-from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import (
+    AcceptedRun,
+    DrawRequest,
+    GuardClient,
+    GuardRefusedError,
+    GuardTerms,
+    Refusal,
+    check_with_sampling,
+)
+from dpcohort.deploy.guard import _terms as module
+from dpcohort.deploy.guard._files import load_data, load_identity, make_identity
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._protocol import (
     Agreement,
     AgreeRequest,
     CardRequest,
-    DrawRequest,
     HelloRequest,
     MaskedRequest,
     MaskedUpdate,
-    Refusal,
     RevealRequest,
     Shares,
     decode,
     encode,
 )
-from dpcohort.deploy.guard.start import (
+from dpcohort.deploy.guard._start import (
     check_answer_time,
     check_identity,
     check_terms,
     open_guard,
     open_ledger,
 )
-from dpcohort.deploy.guard.terms import pool_from_plan, terms_from_plan
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy.guard._terms import pool_from_plan, terms_from_plan
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
-from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import (
     Card,
     Identity,
@@ -50,7 +56,7 @@ from dpcohort.deploy.secure_aggregation import (
     Member,
     cohort_sha256,
 )
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine import Lattice
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
 
 from .conftest import LAYOUT, RUN, TERMS

@@ -9,15 +9,15 @@ import os
 import numpy as np
 import pytest
 
-from dpcohort.data import dataset_from_table
-from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.files import (
+from dpcohort.data import Normalisation, dataset_from_table
+from dpcohort.deploy.guard import GuardTerms, ModelTerms
+from dpcohort.deploy.guard._files import (
     check_closed_folder,
     check_private,
     check_unwritable,
     load_data,
 )
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, TableTerms, commented_terms
+from dpcohort.deploy.guard._terms import TableTerms, commented_terms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 

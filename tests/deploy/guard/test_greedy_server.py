@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import DrawUpdate, Refusal, decode
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import DrawUpdate, Refusal
+from dpcohort.deploy.guard._protocol import decode
 from dpcohort.deploy.ledger import lifetime_receipt, read_state, verify_ledger
 from dpcohort.errors import InputError
 

@@ -7,19 +7,12 @@ import numpy as np
 import pytest
 
 from dpcohort._version import __version__
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.handler import check_with_sampling
-from dpcohort.deploy.guard.protocol import (
-    DrawUpdate,
-    Hello,
-    HelloRequest,
-    ReceiptRequest,
-    Refusal,
-    RunReceipt,
-)
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import DrawUpdate, Hello, Refusal, RunReceipt, check_with_sampling
+from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest
 from dpcohort.deploy.ledger import DrawKey, verify_ledger
-from dpcohort.deploy.ledger import ledger as ledger_module
+from dpcohort.deploy.ledger import _ledger as ledger_module
 from dpcohort.errors import BudgetExceededError, InputError
 
 

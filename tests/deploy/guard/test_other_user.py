@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.protocol import decode, encode
-from dpcohort.deploy.guard.service import GuardService
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard._protocol import decode, encode
+from dpcohort.deploy.guard._service import GuardService
 
 #: What the server ships. It needs nothing of ours: a socket and the standard library.
 SHIPPED = """

@@ -8,11 +8,12 @@ import shutil
 
 import pytest
 
-from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.files import load_data
-from dpcohort.deploy.guard.start import check_terms, open_guard, open_ledger, pin_ledger
-from dpcohort.deploy.guard.terms import GuardTerms, commented_terms
+from dpcohort.data import Normalisation
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import GuardTerms
+from dpcohort.deploy.guard._files import load_data
+from dpcohort.deploy.guard._start import check_terms, open_guard, open_ledger, pin_ledger
+from dpcohort.deploy.guard._terms import commented_terms
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
 from dpcohort.errors import DataMissingError, DpcohortError, InputError
 

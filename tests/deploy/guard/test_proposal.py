@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
-from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate
-from dpcohort.deploy.guard.start import check_terms, open_ledger
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
+from dpcohort.data import Normalisation
+from dpcohort.deploy.guard import (
+    DrawRequest,
+    DrawUpdate,
+    GuardTerms,
+    ModelTerms,
+    check_with_sampling,
+)
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._handler import GuardHandler
+from dpcohort.deploy.guard._start import check_terms, open_ledger
+from dpcohort.deploy.guard._terms import commented_terms, terms_from_plan
 from dpcohort.deploy.secure_aggregation import Identity
-from dpcohort.engine.experiment import draw_numbers
+from dpcohort.engine import draw_numbers
 from dpcohort.errors import InputError
 
 MODEL = ModelTerms(name="mlp", input_shape=(1, 8, 8), classes=10, options={"hidden": [16]})

@@ -11,14 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy.guard import DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard._protocol import (
     LARGEST_HEADER,
-    DrawUpdate,
-    Hello,
     HelloRequest,
     ReceiptRequest,
-    Refusal,
-    RunReceipt,
     decode,
     encode,
     read_frame,

@@ -13,32 +13,32 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms
+from dpcohort.accounting import Event, History
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.adaptive import ReportTerms, make_adaptive_plan
+from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.clients import Population
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard import service, training
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.handler import check_with_sampling
-from dpcohort.deploy.guard.protocol import (
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import (
+    AcceptedRun,
     DrawUpdate,
-    HelloRequest,
-    ReceiptRequest,
+    ModelTerms,
     Refusal,
     ReportRequest,
-    decode,
-    encode,
+    check_with_sampling,
 )
-from dpcohort.deploy.guard.start import terms_in_words
-from dpcohort.deploy.guard.terms import AcceptedRun, ModelTerms, terms_from_plan
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy.guard import _service as service
+from dpcohort.deploy.guard import _training as training
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest, decode, encode
+from dpcohort.deploy.guard._start import terms_in_words
+from dpcohort.deploy.guard._terms import terms_from_plan
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import DrawKey, RunTerms, lifetime_receipt, read_state, verify_ledger
-from dpcohort.deploy.ledger.terms import AcceptedReports
+from dpcohort.deploy.ledger._terms import AcceptedReports
+from dpcohort.engine import Lattice
 from dpcohort.engine.clipping import ClippedNetwork, cross_entropy
-from dpcohort.engine.clipping.per_example import example_loss
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.clipping._per_example import example_loss
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.models import build_model
 from dpcohort.tasks import Task

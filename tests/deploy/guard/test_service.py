@@ -15,11 +15,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard import service as module
-from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import Refusal
-from dpcohort.deploy.guard.service import GuardService
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import GuardClient, GuardRefusedError, Refusal
+from dpcohort.deploy.guard import _service as module
+from dpcohort.deploy.guard._service import GuardService
 from dpcohort.deploy.ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 
@@ -109,7 +108,7 @@ def test_malformed_requests_end_the_connection(serve, sent):
 
 
 def test_half_a_request_spends_nothing(serve, good):
-    from dpcohort.deploy.guard.protocol import encode
+    from dpcohort.deploy.guard._protocol import encode
 
     service = serve()
     assert raw(service.path, encode(good())[:-1]) == b""

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.accounting.samplers import SAMPLERS
+from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.cli import main
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard import start as module
-from dpcohort.deploy.guard.client import GuardClient
-from dpcohort.deploy.guard.start import check_answer_time, check_terms, open_guard
-from dpcohort.deploy.guard.terms import commented_terms
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import GuardClient
+from dpcohort.deploy.guard import _start as module
+from dpcohort.deploy.guard._start import check_answer_time, check_terms, open_guard
+from dpcohort.deploy.guard._terms import commented_terms
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
 
@@ -247,7 +247,7 @@ def test_a_guard_does_not_start_with_answers_that_no_draw_keeps(folder, data_fil
 
 def test_one_thread_computes_whatever_the_caller_uses(folder, data_file, terms, good, monkeypatch):
     torch = pytest.importorskip("torch")
-    from dpcohort.deploy.guard.training import LocalTraining
+    from dpcohort.deploy.guard._training import LocalTraining
 
     real, seen = LocalTraining._clipped_sum, []
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.accounting.samplers import SAMPLERS
+from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.consent import allow_code
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.files import GuardedData, load_data
-from dpcohort.deploy.guard.protocol import Refusal
-from dpcohort.deploy.guard.start import open_guard, terms_in_words
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, layout_sha256, terms_from_plan
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import GuardTerms, ModelTerms, Refusal
+from dpcohort.deploy.guard._files import GuardedData, load_data
+from dpcohort.deploy.guard._start import open_guard, terms_in_words
+from dpcohort.deploy.guard._terms import layout_sha256, terms_from_plan
+from dpcohort.deploy.guard._training import LocalTraining
+from dpcohort.engine import Lattice
 from dpcohort.engine.clipping import clip_factors, per_example_gradients
-from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.models import build_model
 

@@ -11,11 +11,9 @@ import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.data import TableColumns
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.terms import (
-    AcceptedRun,
-    GuardTerms,
-    ModelTerms,
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard import AcceptedRun, GuardTerms, ModelTerms
+from dpcohort.deploy.guard._terms import (
     TableTerms,
     commented_terms,
     layout_sha256,

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from dpcohort import plugin
-from dpcohort.accounting.samplers import SAMPLERS
-from dpcohort.deploy.guard import training as module
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.terms import ModelTerms
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.deploy.guard import ModelTerms
+from dpcohort.deploy.guard import _training as module
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._training import LocalTraining
+from dpcohort.engine import Lattice
+from dpcohort.engine._reference import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.reference import cross_entropy
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 
@@ -115,7 +115,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch)
 
 
 def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
-    monkeypatch.setattr("dpcohort.engine.lattice._BITS", 12)  # integers that float32 holds
+    monkeypatch.setattr("dpcohort.engine._lattice._BITS", 12)  # integers that float32 holds
     training = LocalTraining(MODEL, data, keystream("l"))
     lattice = Lattice(1.0, 1.0)
     weights = np.zeros(training.dimension, np.float32)

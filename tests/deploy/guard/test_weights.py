@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.guard.files import GuardedData
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy.flower import Federation, write_kit
+from dpcohort.deploy.flower._kit import client_folder
+from dpcohort.deploy.flower._record import FederatedJob
+from dpcohort.deploy.guard import GuardTerms, ModelTerms
+from dpcohort.deploy.guard._files import GuardedData
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.errors import DataMissingError, InputError, VerificationError
 from dpcohort.models import build_model
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.guard.start import terms_in_words
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.guard._start import terms_in_words
 
 
 def test_every_run_and_every_weakness_is_said(terms):

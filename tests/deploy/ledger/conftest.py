@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.accounting.events import Event
+from dpcohort.accounting import Event
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 
 TERMS = RunTerms(

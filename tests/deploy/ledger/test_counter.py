@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.ledger.counter import advance_counter, create_counter, read_counter
+from dpcohort.deploy.ledger._counter import advance_counter, create_counter, read_counter
 from dpcohort.errors import InputError, VerificationError
 
 LEDGER = "a" * 32

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from dpcohort.deploy.formats import replace
+from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
 from dpcohort.errors import BudgetExceededError
 
 SETUP = """
 import hashlib, json, os, random, signal, sys, time
-from dpcohort.accounting.events import Event
-from dpcohort.deploy.ledger import ClientLedger, DrawKey, ledger, store
+from dpcohort.accounting import Event
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, _ledger as ledger, _store as store
 from dpcohort.errors import BudgetExceededError, DpcohortError
 path = sys.argv[1]
 step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import replace
+from dpcohort.accounting import Event, History
+from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, read_state, verify_ledger
 from dpcohort.errors import BudgetExceededError, InputError
 

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from dpcohort.accounting.events import Event
-from dpcohort.deploy.formats import replace
+from dpcohort.accounting import Event
+from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
@@ -18,7 +18,7 @@ from dpcohort.deploy.ledger import (
     read_state,
     verify_ledger,
 )
-from dpcohort.deploy.ledger.counter import read_counter
+from dpcohort.deploy.ledger._counter import read_counter
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
 ROLLED_BACK = "older than its counter"
@@ -116,7 +116,7 @@ class TestReserve:
 
 def ledger_limit(terms):
     """How many single steps fit the cap, without the ledger's own arithmetic."""
-    from dpcohort.accounting.events import History, affordable_steps
+    from dpcohort.accounting import History, affordable_steps
 
     return affordable_steps(
         History(),

@@ -12,9 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from dpcohort.accounting import promised_risk
-from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import replace
+from dpcohort.accounting import Event, History, promised_risk
+from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
@@ -23,9 +22,9 @@ from dpcohort.deploy.ledger import (
     read_state,
     verify_ledger,
 )
-from dpcohort.deploy.ledger.reading import back_up, exported_lines
-from dpcohort.deploy.ledger.receipt import LifetimeReceipt
-from dpcohort.deploy.ledger.store import Entry
+from dpcohort.deploy.ledger._reading import back_up, exported_lines
+from dpcohort.deploy.ledger._receipt import LifetimeReceipt
+from dpcohort.deploy.ledger._store import Entry
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
 
@@ -121,7 +120,7 @@ def test_whoever_rewrites_the_whole_chain_is_found_by_the_counter(spent):
 
 def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
     """A ledger whose cap check is missing: written without complaint, found by verify."""
-    monkeypatch.setattr("dpcohort.deploy.ledger.ledger.check_cap", lambda *_, **__: None)
+    monkeypatch.setattr("dpcohort.deploy.ledger._ledger.check_cap", lambda *_, **__: None)
     with ClientLedger.create(path) as ledger:
         ledger.register("ward", LifetimeCap(epsilon=0.5, delta=1e-5))
         ledger.accept("ward", "spring", terms)

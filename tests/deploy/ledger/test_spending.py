@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.ledger import spending
-from dpcohort.deploy.ledger.spending import (
-    LifetimeCapError,
+from dpcohort.accounting import Event, History
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.ledger import LifetimeCap, LifetimeCapError
+from dpcohort.deploy.ledger import _spending as spending
+from dpcohort.deploy.ledger._spending import (
     check_cap,
     composed,
     counted_relation,
@@ -15,7 +15,6 @@ from dpcohort.deploy.ledger.spending import (
     fitting_steps,
     spent_epsilon,
 )
-from dpcohort.deploy.ledger.terms import LifetimeCap
 
 CAP = LifetimeCap(epsilon=1.5, delta=1e-5)
 

@@ -5,10 +5,10 @@ import dataclasses
 
 import pytest
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.ledger.state import LedgerState
-from dpcohort.deploy.ledger.store import Entry
-from dpcohort.deploy.ledger.terms import LifetimeCap
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.ledger import LifetimeCap
+from dpcohort.deploy.ledger._state import LedgerState
+from dpcohort.deploy.ledger._store import Entry
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
 DRAW = {"dataset": "ward", "run": "spring", "round": 0, "draw": 0}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpcohort.deploy.ledger.store import FIRST_LINK, SCHEMA, Entry, LedgerStore
+from dpcohort.deploy.ledger._store import FIRST_LINK, SCHEMA, Entry, LedgerStore
 from dpcohort.errors import InputError, VerificationError
 
 FIRST = Entry.following(None, "opened", {"ledger": "a" * 32})

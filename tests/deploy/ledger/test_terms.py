@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.accounting.events import Event
-from dpcohort.deploy.formats import checked_name as name
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
+from dpcohort.accounting import Event
+from dpcohort.deploy._formats import checked_name as name
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.ledger import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError
 
 

@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import (
     Identity,
     MaskedRound,

@@ -13,8 +13,8 @@ import itertools
 import numpy as np
 import pytest
 
-from dpcohort.deploy.formats import replace
-from dpcohort.deploy.ledger.terms import AcceptedGroup
+from dpcohort.deploy._formats import replace
+from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import Card, Identity, Member, cohort_sha256
 from dpcohort.errors import InputError
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from dpcohort.deploy.secure_aggregation.masks import PRIME, add_masks_, join_all, split
+from dpcohort.deploy.secure_aggregation._masks import PRIME, add_masks_, join_all, split
 
 
 def test_masks_cancel_at_any_length():

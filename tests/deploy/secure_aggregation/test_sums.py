@@ -149,7 +149,7 @@ def test_pairwise_masks_alone_differ_between_rounds(make_cohort):
 
 def _own_mask(cohort, server):
     """The mask of ward-0 alone, as the server knows it after the second exchange."""
-    from dpcohort.deploy.secure_aggregation.masks import SHARE_BYTES, add_masks_, join_all
+    from dpcohort.deploy.secure_aggregation._masks import SHARE_BYTES, add_masks_, join_all
 
     row = [int.from_bytes(server._shares[name][:SHARE_BYTES], "big") for name in cohort.names]
     (own,) = join_all(range(1, len(row) + 1), [row])

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
-from dpcohort.engine.clipping.convolution import StackedConvolution, patches
+from dpcohort.engine.clipping._convolution import StackedConvolution, patches
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2)])

@@ -7,12 +7,8 @@ import math
 import pytest
 import torch
 
-from dpcohort.engine.clipping.per_example import (
-    CLIP_SLACK,
-    clip_factors,
-    clip_rows,
-    full_precision_products,
-)
+from dpcohort.engine.clipping import CLIP_SLACK, clip_factors, clip_rows
+from dpcohort.engine.clipping._per_example import full_precision_products
 
 
 def test_small_gradients_are_left_alone_and_large_ones_brought_to_the_clip() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.engine.clipping import kernels
-from dpcohort.engine.clipping.convolution import StackedConvolution, patches
-from dpcohort.engine.clipping.network import ClippedNetwork, MaxPool
-from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
+from dpcohort.engine.clipping import ClippedNetwork, FlatLayout, cross_entropy
+from dpcohort.engine.clipping import _kernels as kernels
+from dpcohort.engine.clipping._convolution import StackedConvolution, patches
+from dpcohort.engine.clipping._network import MaxPool
 
 CONVOLUTIONS: list[tuple[Any, ...]] = [
     (1, 16, (28, 28), ((8, 8), (2, 2), (3, 3), (1, 1))),

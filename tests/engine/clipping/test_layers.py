@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine.clipping import ClippedNetwork, per_example_gradients
-from dpcohort.engine.clipping.layers import (
+from dpcohort.engine.clipping import ClippedNetwork, FlatLayout, per_example_gradients
+from dpcohort.engine.clipping._layers import (
     StackedEmbedding,
     StackedLinear,
     add_outer_sums,
     gram_is_cheaper,
     outer_sum_norms,
 )
-from dpcohort.engine.clipping.per_example import FlatLayout
 
 
 def stacked() -> StackedLinear:

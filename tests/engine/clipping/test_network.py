@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
 from dpcohort.errors import InputError
-from dpcohort.models.apart import not_proved_apart
+from dpcohort.models._apart import not_proved_apart
 
 
 def setting(network: Any) -> tuple[ClippedNetwork, Tensor, Tensor, Tensor]:

@@ -9,11 +9,7 @@ import torch
 from torch import nn
 
 from dpcohort.engine import cross_entropy
-from dpcohort.engine.clipping.per_example import (
-    FlatLayout,
-    per_example_gradients,
-    refuse_unfit_layers,
-)
+from dpcohort.engine.clipping import FlatLayout, per_example_gradients, refuse_unfit_layers
 from dpcohort.errors import InputError
 
 
@@ -37,7 +33,7 @@ def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
 
 
 def test_recurrent_models_are_looped_not_mapped():
-    from dpcohort.engine.clipping.per_example import can_be_mapped
+    from dpcohort.engine.clipping import can_be_mapped
 
     class Recurrent(nn.Module):
         def __init__(self):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.engine.clipping.network import MaxPool, exchange_pooling, pool_before_relu
+from dpcohort.engine.clipping._network import MaxPool, exchange_pooling, pool_before_relu
 
 
 def test_only_plain_pooling_is_exchanged() -> None:

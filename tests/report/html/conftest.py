@@ -14,12 +14,12 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.plan import Plan
-from dpcohort.report.html.explorer import explorer_data
-from dpcohort.report.html.page import Report, report_of_runs
-from dpcohort.report.html.sources import Group, read_groups
+from dpcohort.report.html._explorer import explorer_data
+from dpcohort.report.html._page import Report, report_of_runs
+from dpcohort.report.html._sources import Group, read_groups
 from dpcohort.runs import mean_interval, train
-from dpcohort.runs.journal import journal_header, planned_draws
-from dpcohort.tuning.budgets import Gain, Worth
+from dpcohort.runs._journal import journal_header, planned_draws
+from dpcohort.tuning import Gain, Worth
 
 #: Names that would do something if they were anything but text.
 SCRIPTED = [
@@ -80,7 +80,7 @@ def _explored_once():
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpcohort.report.html.page.explorer_data", explored)
+        patch.setattr("dpcohort.report.html._page.explorer_data", explored)
         yield
 
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.planning.reports import Reports
-from dpcohort.report.html.explorer import client_points, grouped_points
-from dpcohort.report.html.sources import read_run
-from dpcohort.runs import Run
-from dpcohort.runs.receipts import make_receipts
+from dpcohort.planning._reports import Reports
+from dpcohort.report.html._explorer import client_points, grouped_points
+from dpcohort.report.html._sources import read_run
+from dpcohort.runs import Run, make_receipts
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.accounting import Segment
-from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting import Segment, calibrate_noise
 from dpcohort.clients import Budget
 from dpcohort.plan import Past, selection_problem
-from dpcohort.report.html.explorer import EPSILON_FACTORS, explorer_data
+from dpcohort.report.html._explorer import EPSILON_FACTORS, explorer_data
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):
 
 
 def test_too_many_clients_have_no_explorer(plan, monkeypatch):
-    monkeypatch.setattr("dpcohort.report.html.explorer.MOST_POINTS", 3)
+    monkeypatch.setattr("dpcohort.report.html._explorer.MOST_POINTS", 3)
     assert "what-if" in explorer_data(plan)["why"]
 
 

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from dpcohort.accounting import promised_risk
-from dpcohort.deploy.ledger.receipt import LifetimeReceipt
+from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.errors import InputError
-from dpcohort.report.html.letter import write_letter
-from dpcohort.runs.receipts import Receipt
+from dpcohort.report.html._letter import write_letter
+from dpcohort.runs import Receipt
 
 
 def _letter(tmp_path, risk=None, alone=None, **values):

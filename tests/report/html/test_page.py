@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.report.html.page import data_block, render, write_report
+from dpcohort.report.html._page import data_block, render, write_report
 
 
 @pytest.fixture(scope="module")

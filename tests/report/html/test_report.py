@@ -12,8 +12,8 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
-from dpcohort.planning.reports import Reports
-from dpcohort.report.html.page import (
+from dpcohort.planning._reports import Reports
+from dpcohort.report.html._page import (
     facts_of,
     flat,
     render,
@@ -22,9 +22,9 @@ from dpcohort.report.html.page import (
     rerun_commands,
     write_report,
 )
-from dpcohort.report.html.sources import Group, Reproduction, read_groups, read_run
-from dpcohort.runs.folder import finite_json
-from dpcohort.runs.provenance import PRIVATE_NOISE
+from dpcohort.report.html._sources import Group, Reproduction, read_groups, read_run
+from dpcohort.runs import finite_json
+from dpcohort.runs._provenance import PRIVATE_NOISE
 from dpcohort.selection import rule_from_settings
 
 from .conftest import saved_worth
@@ -110,7 +110,7 @@ def test_without_a_plan_the_curve_is_still_shown(finished):
 
 
 def test_many_clients_are_shown_in_groups(finished, monkeypatch):
-    monkeypatch.setattr("dpcohort.report.html.page.MOST_POINTS", 4)
+    monkeypatch.setattr("dpcohort.report.html._page.MOST_POINTS", 4)
     report = report_of_runs(read_groups([finished]))
     assert report.grouped
     assert sum(point.clients for point in report.points) == 8

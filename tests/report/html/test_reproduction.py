@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.report.html.sources import read_reproduction
+from dpcohort.report.html._sources import read_reproduction
 
 RESULT = {
     "format": "dpcohort reproduction",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dpcohort.accounting import Contract
-from dpcohort.report.html.sources import (
+from dpcohort.report.html._sources import (
     Group,
     Notice,
     accuracy_curve,
@@ -19,8 +19,7 @@ from dpcohort.report.html.sources import (
     same_budgets,
     verdict_of,
 )
-from dpcohort.runs.evaluation import Comparison, compare_runs, load_group, mean_interval
-from dpcohort.runs.verification import Finding
+from dpcohort.runs import Comparison, Finding, compare_runs, load_group, mean_interval
 
 
 def words(*points: float) -> str:

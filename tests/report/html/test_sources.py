@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.report.html.sources import read_groups, read_run
+from dpcohort.report.html._sources import read_groups, read_run
 
 
 def test_seeds_of_one_label_are_one_group(trained):

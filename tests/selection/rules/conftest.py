@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.selection.problem import SelectionProblem
+from dpcohort.selection import SelectionProblem
 
 
 @pytest.fixture

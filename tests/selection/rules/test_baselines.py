@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.selection.rules import (
+from dpcohort.selection._rules import (
     BestThreshold,
     EpsilonProportional,
     MinimumEpsilon,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.selection import solve_selection
-from dpcohort.selection.rules import InverseNoise, PrivacyAware
+from dpcohort.selection import PrivacyAware, solve_selection
+from dpcohort.selection._rules import InverseNoise
 
 
 def test_is_problem_one_at_its_eta(private_problem):

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES, find_rule
 from dpcohort.schedule import draw_schedule
-from dpcohort.selection import solve_selection
-from dpcohort.selection.problem import PlannedRule, SelectionProblem, evaluated
-from dpcohort.selection.rules import PrivacyAware, rule_from_settings
+from dpcohort.selection import (
+    PlannedRule,
+    PrivacyAware,
+    SelectionProblem,
+    evaluated,
+    rule_from_settings,
+    solve_selection,
+)
 
 NAMES = list(RULES["selection"])
 SETTINGS = {"threshold": {"threshold": 1.0}}

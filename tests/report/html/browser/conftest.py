@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpcohort.plan import Plan
-from dpcohort.report.html.page import render
+from dpcohort.report.html._page import render
 
 from ..conftest import saved_worth
 
@@ -139,7 +139,7 @@ def reader(opened):
 def own_report(tmp_path_factory):
     """A report about clients of whom many have the same budget."""
     from dpcohort import Population, Training, make_plan, train
-    from dpcohort.report.html.page import write_report
+    from dpcohort.report.html._page import write_report
 
     folder = tmp_path_factory.mktemp("own")
     budgets = [0.5] * 4 + [2.0] * 4 + [8.0] * 4

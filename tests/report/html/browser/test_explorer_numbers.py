@@ -6,12 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting.calibration import calibrate_noise
-from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting import calibrate_noise, paper_noise_multiplier
 from dpcohort.explain import Scenario, sweep
 from dpcohort.plan import Plan
-from dpcohort.report.html.explorer import EPSILON_FACTORS
-from dpcohort.report.html.page import write_report
+from dpcohort.report.html._explorer import EPSILON_FACTORS
+from dpcohort.report.html._page import write_report
 
 from .conftest import Reader
 
@@ -109,7 +108,7 @@ def test_the_page_never_shows_less_noise_than_is_added(reader, shown):
 
 def test_a_paper_plan_shows_the_larger_noise(browser, tmp_path, small, run_folder, monkeypatch):
     # Numbers only: without the charts the page opens at once.
-    monkeypatch.setattr("dpcohort.report.html.page._plotly", lambda: "")
+    monkeypatch.setattr("dpcohort.report.html._page._plotly", lambda: "")
     plan = small(accountant="paper", guard="lift", rounds=6)
     folder = run_folder(plan, tmp_path / "paper")
     write_report([folder], tmp_path / "paper.html")

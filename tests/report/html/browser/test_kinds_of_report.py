@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from dpcohort.report.html.page import write_report
+from dpcohort.report.html._page import write_report
 
 from .conftest import Reader
 

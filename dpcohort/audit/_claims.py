@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tested: a private training seen from outside, what it claims, and what was found.
+
+The tests choose the gradients. Every client of the training under test holds records whose raw
+gradients are the rows of a given matrix, whatever the weights; out come the updates of every draw.
+An engine offers that by training a linear model, whose gradients are its inputs; any other
+implementation can be wrapped the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort.accounting._sampler import SENSITIVITY, Sampler
+from dpcohort.accounting._samplers import sampler_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a training says it does in each local step.
+
+    Attributes:
+        sampler: how batches are drawn; its name may be given.
+        clip: norm C to which each record's gradient is clipped.
+        noise_multiplier: z; the noise on the mean has standard deviation z C / B.
+        private: whether it claims to be fit for deployment: noise that nobody can predict, of full
+            tail, and nothing in the last bits. A simulation does not.
+
+    Example:
+        >>> Claim(sampler="poisson").sensitivity
+        1.0
+    """
+
+    sampler: Sampler
+    clip: float = 1.0
+    noise_multiplier: float = 1.0
+    private: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampler", sampler_of(self.sampler))
+        number("clip", self.clip, above=0)
+        number("noise_multiplier", self.noise_multiplier, at_least=0)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record can move the clipped sum, in units of C, under its neighbours."""
+        return SENSITIVITY[self.sampler.natural_neighbours]
+
+    @property
+    def absent(self) -> float:
+        """Factor on a record's gradient that stands for its absence: turned around, or nothing."""
+        return 1.0 - self.sensitivity
+
+
+class PrivateTraining(Protocol):
+    """A training whose raw gradients the tests choose.
+
+    One that can train hostile models as well, with weights or inputs on which arithmetic breaks
+    down, offers them as ``hostile``, a mapping from what is hostile to a training of that kind.
+    """
+
+    def __call__(
+        self,
+        gradients: FloatArray,
+        *,
+        claim: Claim,
+        batch_size: int,
+        seed: int,
+        cohorts: IntArray,
+        local_steps: int = 1,
+    ) -> FloatArray:
+        """Updates [rounds, draws, D] of every draw, in units of the step size.
+
+        Args:
+            gradients: [records, D] raw gradients of the records every client holds.
+            claim: sampler, clip and noise to use.
+            batch_size: the public denominator B; the sampling rate is B / records.
+            seed: the seed of all batches and noise; a deployment has none and ignores it.
+            cohorts: [rounds, draws] clients; one that comes twice in a round has two draws.
+            local_steps: noisy steps each draw takes; its update is their sum.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The outcome of one test.
+
+    Attributes:
+        test: its name.
+        passed: whether the claim holds as far as the test can see.
+        detail: what was seen, in words and numbers.
+        false_alarm_rate: probability that a correct training fails the test.
+        measured: the numbers behind the words, for programs.
+    """
+
+    test: str
+    passed: bool
+    detail: str
+    false_alarm_rate: float
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"
+
+
+def updates_of(
+    training: PrivateTraining,
+    gradients: FloatArray,
+    claim: Claim,
+    *,
+    batch_size: int,
+    seed: int,
+    rounds: int = 1,
+) -> FloatArray:
+    """Updates [rounds, D] of one client that is drawn once a round."""
+    cohorts = np.zeros((rounds, 1), dtype=np.int64)
+    return training(gradients, claim=claim, batch_size=batch_size, seed=seed, cohorts=cohorts)[:, 0]
+
+
+def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
+    """Whether a training gives the same bits again under one seed, as a simulation does.
+
+    Example:
+        >>> from dpcohort.audit import EngineUnderTest
+        >>> repeats(EngineUnderTest("reference"), Claim(sampler="fixed"))
+        True
+    """
+    once, again = (
+        updates_of(training, np.zeros((2, 16)), claim, batch_size=2, seed=seed) for _ in range(2)
+    )
+    return bool(np.array_equal(once, again, equal_nan=True))

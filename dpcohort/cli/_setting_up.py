@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed, data."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from typer import Argument, Option
+
+from dpcohort._validate import choice, did_you_mean
+from dpcohort._version import __version__
+from dpcohort.cli._terminal import (
+    JsonOption,
+    PaidAfterOption,
+    SetOption,
+    console,
+    new_table,
+    print_json,
+    program,
+    say,
+    say_never_drawn,
+    say_unnamed_charge,
+    typed_here,
+    write_new,
+)
+from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.plain_text import one_line
+from dpcohort.text_files import is_table, number_in
+
+if TYPE_CHECKING:
+    from dpcohort.config import Config
+    from dpcohort.plan import Plan
+
+
+def new(
+    path: Annotated[Path, Argument(help="Where to write it; - for the terminal.")] = Path(
+        "dpcohort.toml"
+    ),
+    example: Annotated[
+        str,
+        Option(
+            "--from",
+            metavar="EXAMPLE|TABLE",
+            help=f"Which example: {', '.join(EXAMPLES)}; or a table of yours (.csv, .parquet).",
+        ),
+    ] = "hospitals",
+    label: Annotated[
+        list[str] | None, Option(help="Column of the table to be predicted; again for more.")
+    ] = None,
+    client: Annotated[
+        str | None, Option(help="Column of the table that says whose record it is.")
+    ] = None,
+    clients: Annotated[
+        Path, Option(help="The list of clients (CSV: id,epsilon,delta) that goes with the table.")
+    ] = Path("clients.csv"),
+    task: Annotated[
+        str | None, Option(help="classification, multi-label, regression or counts.")
+    ] = None,
+    category: Annotated[
+        list[str] | None, Option(help="Column of the table that holds no number; again for more.")
+    ] = None,
+    leave_out: Annotated[
+        list[str] | None, Option(help="Column that the model does not see; again for more.")
+    ] = None,
+    public: Annotated[
+        bool,
+        Option("--public", help="The table is public: propose kinds, bounds and values from it."),
+    ] = False,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a commented config: an example, or for a table of yours."""
+    if is_table(example):
+        source = Path(example)
+        kind: Any = {"task": task, "public": public}
+        kind |= {"category": category or [], "leave_out": leave_out or []}
+        text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
+        if write_new(path, text, force=force, as_json=as_json, example=str(source)):
+            say(f"Wrote {path} for {one_line(str(source))}.")
+            if plan is not None:
+                say_never_drawn(plan)
+            say("Next:")
+            for step in steps:
+                say(f"  - {step}")
+        return
+    if label or client or task or public or category or leave_out:
+        raise InputError(
+            "--from",
+            given=example,
+            allowed="a table (.csv, .parquet), to go with --label, --client, --task, --category, "
+            "--leave-out and --public",
+        )
+    text = _with_suggestions(example)
+    if not write_new(path, text, force=force, as_json=as_json, example=example):
+        return
+    has_data = "\n[data]" in text
+    following = f"train {path} --out RUN" if has_data else f"plan {path}"
+    say(f"Wrote {path}. Look at it, change it, then: {program()} {following}")
+
+
+def _with_suggestions(example: str) -> str:
+    """The example with the settings that sizes and budgets suggest; the paper's as the paper."""
+    text = commented_config(example)
+    if example not in ("digits", "heart-disease", "hospitals"):
+        return text
+    from dpcohort.config import loads_config
+    from dpcohort.config._settings import rewritten
+
+    return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
+
+
+def _suggestions(config: Config) -> list[str]:
+    """Changes of a configuration to what the sizes and budgets of its clients suggest."""
+    from dpcohort.runs import configured_population, configured_training
+    from dpcohort.tuning import changes_for, suggested_settings
+
+    population = configured_population(config)
+    dimension = configured_training(config).dimension
+    kind = config.task.kind or "classification"
+    settings = suggested_settings(population, dimension=dimension, task=kind)
+    counted = config.with_overrides([f"training.dimension={dimension}"])
+    changes = changes_for(settings, counted, population)
+    return [change for change in changes if change.partition(".")[0] in config.values]
+
+
+def _for_table(
+    source: Path,
+    path: Path,
+    label: list[str],
+    client: str | None,
+    clients: Path,
+    *,
+    task: str | None,
+    category: list[str],
+    leave_out: list[str],
+    public: bool,
+) -> tuple[str, Plan | None, list[str]]:
+    """The configuration for a table, its plan where it can be made, and what comes next."""
+    from dpcohort.config import loads_config, table_config
+    from dpcohort.config._settings import rewritten
+    from dpcohort.data import read_table
+    from dpcohort.data._tables import client_names, kind_of, numbers_of, values_of
+    from dpcohort.runs._configured import configured_plan
+    from dpcohort.tasks import LOSSES
+
+    table = read_table(source)
+    listed = ", ".join(one_line(name, 40) for name in table)
+    for option, given in (("--label", label), ("--client", client)):
+        if not given:
+            what = "to be predicted" if option == "--label" else "that says whose record it is"
+            raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
+    for name in (*label, str(client), *category, *leave_out):
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
+    kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
+    if (len(label) > 1) != (kind == "multi-label"):
+        raise InputError.because("--label is given more than once exactly for --task multi-label.")
+    # What cells are like tells of them: of a table that is not public its columns are stated.
+    stated = {**dict.fromkeys(category, "text"), **dict.fromkeys(leave_out, "free text")}
+    kinds = {
+        name: stated.get(name, kind_of(cells) if public else "number")
+        for name, cells in table.items()
+        if name not in (*label, client)
+    }
+    features = [name for name, found in kinds.items() if found != "free text"]
+
+    names = sorted(set(client_names(str(client), table[str(client)])))
+
+    def proposed(name: str) -> list[Any]:
+        """What a column holds, where that may be told."""
+        return values_of(table[name]) if public else []
+
+    def ends(name: str, *, beyond: float = 0.0) -> list[Any]:
+        """The smallest and the largest number of a column, without this share at each end."""
+        values = proposed(name)
+        if len(values) > 2 and beyond:  # of a long tail one number would scale all others away
+            numbers, is_missing = numbers_of(name, table[name])
+            kept = np.quantile(
+                numbers[~is_missing], [beyond, 1 - beyond], method="inverted_cdf"
+            ).tolist()
+            if kept[0] < kept[1]:
+                values = values_of(kept)
+        if not values:
+            return []
+        return [values[0], values[-1] if values[-1] > values[0] else values[0] + 1]
+
+    def written(folder: Path) -> str:
+        """The configuration for a file in this folder."""
+        return table_config(
+            table=os.path.relpath(source, folder),
+            label=label if kind == "multi-label" else label[0],
+            client=str(client),
+            clients=os.path.relpath(clients, folder),
+            kind=kind,
+            labels=proposed(label[0]) if kind == "classification" else [],
+            features=features,
+            bounds={n: ends(n, beyond=_BEYOND) for n in features if kinds[n] == "number"},
+            categories={name: proposed(name) for name in features if kinds[name] == "text"},
+            target_bounds=ends(label[0]) if kind == "regression" else [],
+            left_out=[name for name, found in kinds.items() if found == "free text"],
+            test_public=public,
+            cohort_size=min(10, len(names)),
+        )
+
+    text = written(path.parent if path != Path("-") else Path())
+    plan, trouble = None, ""
+    if clients.exists() and "FILL IN" not in text:
+        try:
+            here = loads_config(written(Path()))
+            suggestions = _suggestions(here)
+            plan = configured_plan(here.with_overrides(suggestions))
+            text = rewritten(text, suggestions, tell_old=False)
+        except DpcohortError as error:
+            trouble = str(error)
+    said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
+    steps = []
+    if not clients.exists():
+        steps.append(
+            f"write {clients}: the line id,epsilon,delta and below it one for each of the "
+            f"{len(names)} clients ({said})"
+        )
+    if "FILL IN" in text:
+        steps.append(
+            f"in {path}, fill in what is marked FILL IN from what is known of such data. Do not "
+            "look it up in the table: its own smallest and largest values, or those that occur, "
+            "tell of single records. (If the table is public: --public proposes them.)"
+        )
+        steps.append(
+            "every column that was not named counts as a number, as what is in it tells of "
+            "records, too: say --category COLUMN of one that holds none, --leave-out COLUMN of "
+            "free text"
+        )
+    if trouble:
+        steps.append(f"put right: {trouble}")
+    tuned = path.with_stem(f"{path.stem}-tuned")
+    steps += [
+        f"{program()} tune {path} -o {tuned}",
+        f"{program()} train {tuned} --out RUN",
+        f"{program()} receipt RUN CLIENT --letter letter.html",
+    ]
+    return text, plan, steps
+
+
+#: Of a public table, the share of a column's numbers at each end that its bounds leave out.
+_BEYOND = 0.01
+
+
+#: What packages are for, by the extra that asks for them; "" is dpcohort itself.
+_PURPOSES = {
+    "": {
+        "numpy": "everything",
+        "scipy": "accounting",
+        "dp-accounting": "the second opinion on every promise",
+        "pydantic": "reading configs",
+        "matplotlib": "pictures",
+        "safetensors": "model files",
+        "rich": "the terminal",
+        "typer": "commands",
+    },
+    "train": {
+        "torch": "training",
+        "scikit-learn": "the embedded data set, estimators",
+        "cryptography": "private noise, certificates",
+        "mpmath": "certified noise",
+    },
+    "report": {"jinja2": "the HTML report", "plotly": "its charts"},
+    "tables": {"pyarrow": "tables in Parquet"},
+    "flower": {"flwr": "a federation over Flower"},
+    "tensorboard": {"tensorboard": "train --tensorboard"},
+}
+#: Packages of others that are used where they are installed.
+_OTHERS = {
+    "pandas": "DataFrames of yours as tables",
+    "peft": "LoRA in a network of yours",
+    "tqdm": "progress bars in notebooks",
+}
+#: Extras for those who work on dpcohort itself.
+_FOR_DEVELOPERS = ("docs", "test")
+_REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra == ['\"]([\w-]+)['\"])?")
+
+
+def _packages() -> list[tuple[str, str, str]]:
+    """Every package that dpcohort or one of its extras asks for, its purpose, and how to get it."""
+    purposes = [(extra, *one) for extra, some in _PURPOSES.items() for one in some.items()]
+    with suppress(importlib.metadata.PackageNotFoundError):  # run from a folder, not installed
+        for line in importlib.metadata.requires("dpcohort") or []:
+            parts = _REQUIREMENT.match(line)
+            if parts is not None and parts[1] != "dpcohort" and parts[2] not in _FOR_DEVELOPERS:
+                extra = parts[2] or ""
+                purposes.append((extra, parts[1], f"the extra {extra}" if extra else "everything"))
+    found: dict[str, tuple[str, str, str]] = {}
+    for extra, name, purpose in purposes:
+        remedy = f"pip install 'dpcohort[{extra}]'" if extra else "pip install dpcohort"
+        found.setdefault(name, (name, purpose, remedy))
+    others = [(name, purpose, f"pip install {name}") for name, purpose in _OTHERS.items()]
+    return [*found.values(), *(one for one in others if one[0] not in found)]
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what is installed, what is missing and how to get it."""
+    from rich.text import Text
+
+    components = examine()
+    if as_json:
+        print_json(components)
+        return
+    table = new_table("", "what", "found", "for", close=True)
+    for one in components:
+        mark = Text("ok", "green") if one["found"] else Text("missing", "yellow")
+        table.add_row(mark, one["name"], one["found"] or "-", one["needed_for"])
+    console.print(table)
+    missing = [one for one in components if one["found"] is None]
+    for remedy in dict.fromkeys(one["remedy"] for one in missing):
+        console.print(f"To get what is missing: {remedy}")
+    if not missing:
+        console.print("Everything is here.")
+
+
+def examine() -> list[dict[str, str | None]]:
+    """Look at this machine for what dpcohort needs for something; imports nothing heavy.
+
+    Returns:
+        Of each thing its ``name``, what was ``found`` (its version or value, None if it is
+        missing), what it is ``needed_for``, and the ``remedy``: the command that gets it.
+
+    Example:
+        >>> examine()[0]["name"]
+        'dpcohort'
+    """
+    from dpcohort.data import describe_datasets
+    from dpcohort.runs._folder import installed_version
+
+    python = f"{platform.python_version()} ({sys.platform})"
+    rows: list[tuple[str, str | None, str, str | None]] = [
+        ("dpcohort", __version__, "this", None),
+        ("Python", python, "3.11 or newer", None),
+        ("cores", str(os.cpu_count()), "speed", None),
+    ]
+    for package, purpose, command in _packages():
+        rows.append((package, installed_version(package), purpose, command))
+    for held in describe_datasets():
+        remedy = held.how_to_get[0] if held.how_to_get else None
+        records = f"{held.train_records:,} records"
+        rows.append((f"data: {held.name}", held.found, records, remedy))
+    names = ("name", "found", "needed_for", "remedy")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+data = typer.Typer(
+    no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
+)
+
+_EMBEDDED = ("digits", "heart-disease")
+FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look in first.")]
+
+
+@data.command("list")
+def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Show every data set that has a name, and where it is."""
+    from dpcohort.data import describe_datasets
+
+    rows = describe_datasets(data_dir)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    columns = ("name", "record", "classes", "train", "test", "where, or how to get it")
+    table = new_table(*columns, overflow="fold")
+    for row in rows:
+        shape = "x".join(map(str, row.shape))
+        where = row.found or " or: ".join(row.how_to_get)
+        numbers = (str(row.classes), f"{row.train_records:,}", f"{row.test_records:,}")
+        table.add_row(row.name, shape, *numbers, where)
+    console.print(table)
+
+
+@data.command("check")
+def check(
+    name: Annotated[
+        str,
+        Argument(help="mnist, fashion-mnist, cifar10; an .npz file of yours; a config (.toml)."),
+    ],
+    data_dir: FolderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every file of a data set with its published checksum; read one of your own."""
+    from dpcohort.data import DATASET_NAMES, check_dataset
+
+    own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
+    # A known name is that set, also where a folder here is called the same.
+    if name in _EMBEDDED or (own and name not in DATASET_NAMES):
+        _read(name, as_json=as_json)
+        return
+    statuses = check_dataset(name, data_dir)
+    if as_json:
+        print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
+    else:
+        for status in statuses:
+            say(f"{status.state:<8} {status.name}: {status.detail}")
+    bad = [status.name for status in statuses if status.state != "ok"]
+    if bad:
+        raise FileFormatError(
+            name, f"{', '.join(bad)} not whole. Get them again with: dpcohort data fetch {name}"
+        )
+
+
+def _read(name: str, *, as_json: bool) -> None:
+    """Read a data set of the user's whole, and say what is in it."""
+    from dpcohort.data import load_dataset
+
+    if name.endswith(".toml"):
+        from dpcohort.config import load_config
+        from dpcohort.runs import configured_data
+
+        read = configured_data(load_config(Path(name)))
+    else:
+        read = load_dataset(typed_here(name) if name in _EMBEDDED or ":" in name else Path(name))
+    read.refuse_unusable()
+    told = {
+        "name": name,
+        "input_shape": list(read.input_shape),
+        "classes": read.classes,
+        "train_records": len(read),
+        "test_records": len(read.test_labels),
+        **({"remarks": list(read.remarks)} if read.remarks else {}),
+    }
+    if as_json:
+        print_json(told)
+        return
+    shape = "x".join(map(str, read.input_shape))
+    kind = f"{read.classes} classes" if read.task.predicts_classes else read.task.kind
+    say(
+        f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
+        f"shape {shape}, {kind}"
+    )
+    for words in read.remarks:
+        say(f"note     {words}")
+
+
+@data.command("fetch")
+def fetch(
+    name: Annotated[str, Argument(help="mnist, fashion-mnist or cifar10.")],
+    to: Annotated[
+        Path | None,
+        Option("--to", "--data-dir", help="The data folder; the user's cache if not given."),
+    ] = None,
+    mirror: Annotated[
+        str | None, Option(help="A web folder to try before the original archives.")
+    ] = None,
+) -> None:
+    """Download a data set, or the rest of it, and check it."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
+    from dpcohort.data import fetch_dataset
+
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, received: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=total)
+            bars.update(tasks[file], completed=received)
+
+        folder = fetch_dataset(name, to, progress=show, mirror=mirror)
+    console.print(f"{name} is whole in {folder}")
+
+
+@data.command("bounds")
+def bounds(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="A config with a table.")],
+    ranges: Annotated[
+        list[str],
+        Option("--range", metavar="COLUMN=LOW:HIGH", help="A public range that holds the column."),
+    ],
+    out: Annotated[Path, Option("--out", "-o", help="Where to write the estimate, a new file.")],
+    share: Annotated[
+        float, Option(help="Of the epsilon that each client has left that is spent.")
+    ] = 0.1,
+    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
+    private_entropy: Annotated[
+        bool,
+        Option("--private-entropy", help="Noise from the operating system's entropy."),
+    ] = False,
+    after: PaidAfterOption = None,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate bounds of columns with noise, paid for from every client's budget."""
+    from dpcohort.accounting import Charge
+    from dpcohort.accounting._charges import in_order, write_charge
+    from dpcohort.config import load_config
+    from dpcohort.data import read_table
+    from dpcohort.data._private_bounds import estimate_bounds
+    from dpcohort.data._tables import client_names, held_for_test
+    from dpcohort.runs import data_section
+    from dpcohort.runs._config_clients import configured_charges, own_clients, unnamed_charge
+    from dpcohort.runs._continuation import charge_run
+
+    read = load_config(config).with_overrides(changes or [])
+    section = data_section(read)
+    if not is_table(section.name) or section.client is None:
+        raise InputError.because(
+            "bounds are estimated for a table whose column data.client says who pays for them."
+        )
+    if str(out) == "-":
+        raise InputError.because("an estimate is paid for: --out names the file that says so.")
+    if out.exists():  # each estimate is paid for
+        raise InputError.because(f"{out} exists already, and was paid for. Choose another name.")
+    place = read.folder / section.name
+    table = read_table(place)
+    if section.client not in table:
+        raise InputError("column", given=section.client, allowed=f"one of {', '.join(table)}")
+    owners = np.array(client_names(section.client, table[section.client]))
+    seed_of_test = section.seed or 0
+    trained = ~held_for_test(len(owners), owners, share=section.test_share, seed=seed_of_test)
+    # Test records are not trained on, and are not looked at here.
+    rows = np.flatnonzero(trained).tolist()
+    population = own_clients(read, owners[trained], place.stem)
+    asked = dict(_range(word) for word in ranges)
+    for name in asked:
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("--range", given=name, allowed="a column", next_step=step)
+
+    def begin(charge: Charge) -> None:
+        # Counted before it is spent: whatever stops this, the file says what was paid.
+        if after is not None:
+            charge_run(after, charge)
+        write_charge(out, charge)
+
+    known = configured_charges(read)
+    words = unnamed_charge(read, population.ids, known, out.parent)
+    say_unnamed_charge(words, private=private_entropy)
+    charge, found = estimate_bounds(
+        {name: [table[name][row] for row in rows] for name in asked},
+        owners[trained].tolist(),
+        population,
+        asked,
+        share=share,
+        contract=read.contract,
+        seed=None if private_entropy else seed,
+        known=known,
+        before_spending=begin,
+    )
+    write_charge(out, charge, **found)
+    if as_json:
+        print_json(path=str(out), bounds=found["bounds"], charge=charge.id)
+        return
+    for name, ends in found["bounds"].items():
+        say(f"{one_line(name)}: {ends[0]:g} to {ends[1]:g}")
+    whole = f", after {', '.join(one.title for one in in_order(known))}" if known else ""
+    say(f"Each client paid {share:.0%} of the epsilon that it had left{whole}; {found['stamp']}")
+    named = os.path.relpath(out, read.folder)
+    say(f'Wrote {out}. Next: in {config}, under [data], estimated_bounds = "{named}"')
+    say("Do it before anything else is paid for: what does not know of this charge is refused.")
+
+
+def _range(word: str) -> tuple[str, tuple[float, float]]:
+    name, _, ends = word.rpartition("=")
+    low, _, high = ends.partition(":")
+    found = number_in(low), number_in(high)
+    if not name or found[0] is None or found[1] is None:
+        allowed = "a column and its public range, as in bmi=0:200"
+        raise InputError("--range", given=word, allowed=allowed)
+    return name, (found[0], found[1])

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's rounds: a plan executed by clients over any transport.
+
+The loop is that of every training (:mod:`dpcohort.runs._training`); here is its trainer: send each
+drawn client one message with all its draws, and check what comes. A draw that is lost is lost:
+nobody is drawn in its place, because the plan's noise was calibrated for exactly these draws. What
+came is combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both
+depend on who answered, never on what an update contains.
+
+The reports from which an adaptive rule chooses are asked for in the same way, and guards answer
+them as they answer draws. Where noise is distributed, a round is a masked sum (:mod:`masked`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpcohort._validate import IntArray
+from dpcohort.adaptive._rule import REPORT_DRAW
+from dpcohort.aggregation import Cohort
+from dpcohort.atomic_file import owner_only
+from dpcohort.deploy.flower._exchange import Exchange, Heard, Transport
+from dpcohort.deploy.flower._federation import Federation, check_agreements, disagreements
+from dpcohort.deploy.flower._masked import ask_cards, checked_card, masked_round
+from dpcohort.deploy.flower._messages import (
+    Reply,
+    Signers,
+    draw_message,
+    guard_answered,
+    hello_message,
+    read_draws,
+    read_hello,
+)
+from dpcohort.deploy.flower._record import (
+    FederatedJob,
+    read_said,
+    read_signatures,
+    write_exchange,
+    write_said,
+    write_signatures,
+)
+from dpcohort.deploy.guard._protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
+from dpcohort.deploy.ledger._terms import AcceptedGroup
+from dpcohort.deploy.secure_aggregation import Card, MaskedRound
+from dpcohort.engine import CohortUpdates, EngineState
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.runs import Callback, Run
+from dpcohort.runs._folder import SIGNATURES
+from dpcohort.runs._recorder import Recorder, closing
+from dpcohort.runs._training import run_rounds
+from dpcohort.signatures import DrawSignature
+
+
+def federate(
+    federation: Federation,
+    transport: Transport,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    callbacks: Iterable[Callback] = (),
+    poll: float = 0.5,
+    by_place: bool = False,
+    after: str | Path | None = None,
+) -> Run:
+    """Execute a plan with the clients behind a transport.
+
+    Args:
+        federation: plan, model, clients and their keys.
+        transport: reaches the clients' nodes.
+        out: the run folder.
+        resume: go on with the run in ``out``. Rounds that were asked for and not kept are asked for
+            again by the same names; guards send their stored updates.
+        callbacks: told about every round.
+        poll: seconds between looks for answers, at most.
+        by_place: in a simulation, where nodes have no keys: any node serves any client.
+        after: folder of the run that the plan goes on from, if it does.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InputError: a client is not there at the start, or its terms do not cover the plan; nothing
+            is spent then.
+    """
+    keys = federation.fingerprints
+    if by_place:
+        places = max(1, len(transport.nodes()))
+        keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
+    exchange = Exchange(
+        transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
+    )
+    job, folder = FederatedJob.of(federation, after), Path(out)
+    evaluator = job.evaluator()
+    trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
+    with owner_only():
+        trainer.check_terms(resume=resume and (folder / "run.json").exists())
+        with trainer.recorded(folder, resume=resume) as part:
+            run_rounds([part], trainer, [step], evaluator=evaluator, callbacks=tuple(callbacks))
+    return part.run
+
+
+class GuardTrainer:
+    """The clients of a federation as a trainer: their guards compute a round's updates.
+
+    Args:
+        job: the training, with plan, model and clients.
+        exchange: asks clients over a transport.
+    """
+
+    _run: Run
+
+    def __init__(self, job: FederatedJob, exchange: Exchange) -> None:
+        self._federation, self._job, self._plan = job.federation, job, job.plan
+        self._exchange = exchange
+        self._model, self._layout = job.federation.model.sha256(), job.layout
+        self._receipts: dict[str, RunReceipt] = {}
+        self._pool, self._cards = job.federation.pool, dict[str, Card]()
+        run, plan = job.federation.run, job.plan.sha256
+        self._signers = Signers(job.federation.members, run=run, plan=plan)
+        self._signed = set[DrawSignature]()
+
+    @contextmanager
+    def recorded(self, out: Path, *, resume: bool) -> Iterator[Recorder]:
+        """The run in its folder, where it begins or goes on; its files are closed with the block.
+
+        Args:
+            out: the run folder.
+            resume: go on with the run in that folder; without one there, begin it.
+        """
+        part = Recorder(dataclasses.replace(self._job, ask=self.reports), out, resume=resume)
+        self._run = part.run
+        with closing([part]):
+            part.begin(EngineState(self._job.initial()))
+            for signature in read_signatures(self._run):
+                if (fault := self._signers.fault(signature)) is not None:
+                    raise VerificationError(f"{self._run.path}/{SIGNATURES}: {fault}.")
+                self._signed.add(signature)
+            if self._pool is not None:
+                self._find_cards(self._pool, self._federation.drawn)
+            yield part
+
+    def updates(
+        self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
+    ) -> list[CohortUpdates | None]:
+        """The updates that came; None where they are fewer than the quorum.
+
+        Where noise is distributed there is one, of all who are left.
+        """
+        (vector,), (cohort,) = parameters, cohorts
+        if self._pool is not None:
+            return [self._distributed(self._pool, vector, cohort)]
+        requests = self._requests(cohort, vector)
+        named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
+        draws = {client: [draw for name, draw in named if name == client] for client in requests}
+        replies, heard = self._ask(requests, draws, group=str(cohort.round))
+        rows = [i for i, (name, draw) in enumerate(named) if draw in replies[name].updates]
+        enough = len(rows) >= self._federation.quorum * len(cohort)
+        summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
+        write_exchange(self._run, summary, self._receipts)
+        if not enough:
+            return [None]
+        came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
+        return [CohortUpdates(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
+
+    def _distributed(
+        self, pool: AcceptedGroup, vector: torch.Tensor, cohort: Cohort
+    ) -> CohortUpdates | None:
+        """The step of a round whose noise is distributed; None where its sum was not unmasked."""
+        plan, names = self._plan, self._names(cohort)
+        lost = self._find_cards(pool, [name for name in names if name not in self._cards])
+        requests = self._requests(cohort, vector)
+        total: IntArray | None = None
+        signatures: list[DrawSignature] = []
+        line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
+        line["lost"] = {name: {0: f"no key: {lost[name][0]}"} for name in lost}
+        if not line["lost"]:
+            cards = [self._cards[name] for name in names]
+            said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+            where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
+            asked = MaskedRound(pool, cards, **where, **said, coordinates=self._job.dimension)
+            said["cards"] = [list(card) for card in cards]
+            masked = {
+                name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
+            }
+            sizes = zip(names, plan.population.sizes[cohort.clients].tolist(), strict=True)
+            total = masked_round(
+                self._exchange,
+                asked,
+                masked,
+                dict(sizes),
+                line,
+                self._receipts,
+                self._signers,
+                signatures,
+            )
+            # A guard that does not know the key it is asked with may have another one by now.
+            for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
+                self._cards.pop(name, None)
+        line["lost"] = dict(sorted(line["lost"].items()))
+        write_exchange(self._run, line, self._receipts)
+        self._keep(signatures)
+        if total is None:
+            return None
+        # In units of share C / 2^e; of those who are left, as of a smaller cohort.
+        unit = math.ldexp(plan.noise.share * plan.training.clip, -pool.exponent)
+        alpha = next(iter(requests.values())).step_sizes[0]
+        step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
+        return CohortUpdates(_part(cohort, [0]), step.float()[None])
+
+    def _keep(self, signatures: Iterable[DrawSignature]) -> None:
+        """Write down signatures, but of draws that came before the server was killed."""
+        new = [signature for signature in signatures if signature not in self._signed]
+        write_signatures(self._run, new)
+        self._signed.update(new)
+
+    def _find_cards(self, pool: AcceptedGroup, clients: Sequence[str]) -> dict[str, dict[int, str]]:
+        """Ask members for their signed keys; why there is none of some.
+
+        Who gives none has the one that it gave before, also to a server that was killed since.
+        """
+        if not clients:
+            return {}
+        where: Any = {"run": self._federation.run, "plan": self._plan.sha256}
+        line: Any = {"lost": {}, "errors": {}}
+        found = ask_cards(self._exchange, clients, pool, **where, line=line)
+        write_said(self._run, {client: {"card": card._asdict()} for client, card in found.items()})
+        said = read_said(self._run)
+        for client in [one for one in clients if one not in found and one in said]:
+            with suppress(InputError):
+                found[client] = checked_card(client, said[client].get("card"), pool, **where)
+        self._cards |= found
+        return {client: why for client, why in line["lost"].items() if client not in found}
+
+    def reports(
+        self, round: int, clients: Sequence[int], parameters: torch.Tensor
+    ) -> dict[int, float]:
+        """The noisy reports that came of these clients on this model, by position.
+
+        Who does not answer has none; one that its guard has counted stays counted.
+        """
+        plan, terms = self._plan, self._plan.reports.terms
+        if terms is None:
+            raise InputError.because(f"the rule {plan.rule} has no reports.")
+        sizes = plan.batch_sizes if terms.mini_batch else plan.population.sizes
+        requests: dict[str, DrawRequest] = {
+            plan.population.ids[k]: ReportRequest(
+                **self._shared(round, parameters),
+                draw=REPORT_DRAW,
+                clip=terms.half_range,
+                noise_multiplier=float(plan.reports.multipliers[k]),
+                sampling_rate=float(plan.report_rates[k]),
+                batch_size=int(sizes[k]),
+                local_steps=1,
+                step_sizes=[1.0],
+                statistic=terms.statistic,
+            )
+            for k in clients
+        }
+        draws = {client: [REPORT_DRAW] for client in requests}
+        replies, heard = self._ask(requests, draws, group=f"{round}-reports")
+        summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
+        write_exchange(self._run, summary, self._receipts)
+        return {
+            plan.population.index_of(client): terms.half_range + float(value)
+            for client, reply in replies.items()
+            for (value,) in reply.updates.values()
+        }
+
+    def check_terms(self, *, resume: bool) -> None:
+        """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
+        messages = {c: hello_message(c, run=self._federation.run) for c in self._federation.drawn}
+        heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
+        problems: dict[str, list[str]] = {}
+        for client, answers in heard.items():
+            if answers.bodies:
+                hello = read_hello(answers.bodies[-1])
+                problems[client] = disagreements(self._job, client, hello, resume=resume)
+            elif not resume:  # a run that goes on may have lost a client
+                problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
+        check_agreements(problems)
+
+    def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
+        """What each client of a cohort is asked; its draws differ in their number alone."""
+        plan = self._plan
+        shared, steps = self._shared(cohort.round, parameters), range(plan.training.local_steps)
+        alpha = partial(self._job.optimiser.step_size, plan.training, round=cohort.round)
+        found: dict[str, DrawRequest] = {}
+        for k in sorted(set(cohort.clients.tolist())):
+            found[plan.population.ids[k]] = DrawRequest(
+                **shared,
+                draw=0,
+                clip=float(plan.training.clip),
+                noise_multiplier=float(plan.noise_multipliers[k]),
+                sampling_rate=float(plan.sampling_rates[k]),
+                batch_size=int(plan.batch_sizes[k]),
+                local_steps=len(steps),
+                step_sizes=[float(alpha(step=step)) for step in steps],
+            )
+        return found
+
+    def _shared(self, round: int, parameters: torch.Tensor) -> dict[str, Any]:
+        """What all requests of a round say."""
+        return {
+            "run": self._federation.run,
+            "plan": self._plan.sha256,
+            "round": round,
+            "sampler": self._plan.contract.sampler.name,
+            "neighbours": self._plan.contract.neighbours,
+            "model": self._model,
+            "layout": self._layout,
+            "vector": parameters.detach().cpu().numpy().astype(np.float32),
+        }
+
+    def _ask(
+        self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
+    ) -> tuple[dict[str, Reply], dict[str, Heard]]:
+        people, replies = self._plan.population, {client: Reply() for client in requests}
+
+        def read(client: str, body: bytes) -> bool:
+            asked: Any = {"draws": draws[client], "earlier": replies[client]}
+            records = int(people.sizes[people.index_of(client)])
+            asked |= {"signers": self._signers, "client": client, "records": records}
+            return not read_draws(body, requests[client], **asked).passing
+
+        messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
+        heard = self._exchange.ask(messages, group=group, satisfied=read)
+        for client, reply in replies.items():
+            if not heard[client].bodies:
+                reply.losses = dict.fromkeys(draws[client], heard[client].reason)
+            if reply.receipt is not None:
+                self._receipts[client] = reply.receipt
+            self._keep(reply.signatures)
+        return replies, heard
+
+    def _names(self, cohort: Cohort) -> list[str]:
+        """Whose draws they are, in their order."""
+        return [self._plan.population.ids[k] for k in cohort.clients.tolist()]
+
+
+def _part(cohort: Cohort, rows: list[int]) -> Cohort:
+    """The draws that came, as a cohort of their own."""
+    of_draws = ("clients", "draws", "noise_multipliers", "batch_sizes", "noise_stds")
+    return Cohort(round=cohort.round, **{name: getattr(cohort, name)[rows] for name in of_draws})
+
+
+def _summary(
+    t: int,
+    asked: int,
+    replies: Mapping[str, Reply],
+    heard: Mapping[str, Heard],
+    *,
+    passed_over: bool = False,
+) -> dict[str, Any]:
+    """What a round's messages came to, as the recorder writes it down."""
+    return {
+        "round": t,
+        "asked": asked,
+        "came": sum(len(reply.updates) for reply in replies.values()),
+        "resent": sum(len(reply.resent) for reply in replies.values()),
+        "passed_over": passed_over,
+        "lost": {client: reply.losses for client, reply in replies.items() if reply.losses},
+        "errors": {client: found.errors for client, found in heard.items() if found.errors},
+    }

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rows of a ledger add up to, and the rules a further row must keep.
+
+The same rules hold when a row is written and when a stored ledger is read again, so a row that
+could not have been written is found even if its hash is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpcohort.accounting import Event
+from dpcohort.deploy._formats import checked_name
+from dpcohort.deploy.ledger._spending import Counted
+from dpcohort.deploy.ledger._store import FIRST_LINK, Entry
+from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, RunTerms
+from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
+
+#: What a row can be; for each kind there is a method that checks it.
+_KINDS = ("opened", "dataset", "accept", "reserve", "release", "unmask", "discard")
+
+
+@dataclass
+class Account:
+    """One accepted run on one data set.
+
+    Attributes:
+        terms: what the owner accepted.
+        draws: every draw counted, with the row and the SHA-256 of its output if it has one.
+        reports: every report counted, likewise.
+        unmasked: of draws whose noise is distributed, the hash of the set of members whose sum the
+            client has helped to unmask; one for a draw, ever.
+        discarded: outputs up to this row are deleted.
+    """
+
+    terms: RunTerms
+    draws: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
+    reports: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
+    unmasked: dict[DrawKey, str] = field(default_factory=dict)
+    discarded: int = 0
+
+    def stored(self) -> dict[DrawKey, tuple[int, str]]:
+        """The draws and reports whose outputs are still there, with their rows and hashes."""
+        both = {**self.draws, **self.reports}
+        return {key: one for key, one in both.items() if one and one[0] > self.discarded}
+
+    def of(self, key: DrawKey) -> dict[DrawKey, tuple[int, str] | None]:
+        """The reports if this is the name of one, else the draws."""
+        return self.reports if key.is_report else self.draws
+
+
+class LedgerState:
+    """The sum of all rows so far.
+
+    Attributes:
+        ledger: the ledger's id.
+        caps: lifetime cap of each data set.
+        accounts: for each data set, its accepted runs by name.
+        hashes: hash of each row, in order.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = ""
+        self.caps: dict[str, LifetimeCap] = {}
+        self.accounts: dict[str, dict[str, Account]] = {}
+        self.hashes: list[str] = []
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last row."""
+        return len(self.hashes), self.hashes[-1] if self.hashes else FIRST_LINK
+
+    @property
+    def count(self) -> tuple[int, str, str]:
+        """Number and hash of the last row, and the ledger's id: what its counter holds."""
+        return *self.head, self.ledger
+
+    def account(self, dataset: str, run: str) -> Account:
+        """The account of an accepted run.
+
+        Raises:
+            InputError: the data set is not registered or the run not accepted.
+        """
+        self.cap(dataset)
+        if run not in self.accounts[dataset]:
+            raise InputError(
+                "run",
+                given=run,
+                allowed=f"a run the owner of {dataset!r} has accepted",
+                next_step="The owner accepts its terms with: dpcohort ledger accept",
+            )
+        return self.accounts[dataset][run]
+
+    def cap(self, dataset: str) -> LifetimeCap:
+        """The cap of a registered data set."""
+        if dataset not in self.caps:
+            raise InputError(
+                "dataset",
+                given=dataset,
+                allowed="one of " + (", ".join(sorted(self.caps)) or "none yet"),
+                next_step="The owner registers it with: dpcohort ledger init",
+            )
+        return self.caps[dataset]
+
+    def counted(self, dataset: str) -> Counted:
+        """Terms, and draws and reports counted so far, of every accepted run of a data set."""
+        return {
+            run: (account.terms, len(account.draws), len(account.reports))
+            for run, account in self.accounts[dataset].items()
+        }
+
+    def replay(self, entry: Entry) -> None:
+        """Take in a stored row.
+
+        Raises:
+            VerificationError: it does not follow, was edited, or breaks a rule.
+        """
+        seq, last = self.head
+        if entry.seq != seq + 1:
+            raise VerificationError(f"entry {seq + 1} is missing: entry {entry.seq} comes next.")
+        if entry.previous != last or not entry.is_whole():
+            raise VerificationError(
+                f"entry {entry.seq} was changed, or a row before it was: its hash does not hold."
+            )
+        try:
+            self.check(entry)
+        except (DpcohortError, KeyError, TypeError) as error:
+            raise VerificationError(f"entry {entry.seq} breaks a rule: {error}") from None
+        self.add(entry)
+
+    def check(self, entry: Entry) -> None:
+        """Whether the rules allow this row next.
+
+        Raises:
+            InputError: it is not within the terms, or something is not registered or accepted.
+            BudgetExceededError: it would compute or give out a draw a second time.
+        """
+        if entry.kind not in _KINDS:
+            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(_KINDS))
+        if entry.kind != "opened" and not self.hashes:
+            raise InputError("kind", given=entry.kind, allowed="'opened' in the first row")
+        getattr(self, f"_check_{entry.kind}")(entry, entry.content())
+
+    def add(self, entry: Entry) -> None:
+        """Count a row that was checked."""
+        content, dataset, run = entry.content(), str(entry.dataset), str(entry.run)
+        match entry.kind:
+            case "opened":
+                self.ledger = content["ledger"]
+            case "dataset":
+                self.caps[dataset] = LifetimeCap(**content["cap"])
+                self.accounts[dataset] = {}
+            case "accept":
+                self.accounts[dataset][run] = Account(RunTerms(**content["terms"]))
+            case "reserve":
+                key = _key(entry)
+                self.accounts[dataset][run].of(key)[key] = None
+            case "release":
+                key = _key(entry)
+                self.accounts[dataset][run].of(key)[key] = (entry.seq, content["sha256"])
+            case "unmask":
+                self.accounts[dataset][run].unmasked[_key(entry)] = content["sha256"]
+            case "discard":
+                self.accounts[dataset][run].discarded = entry.seq
+        self.hashes.append(entry.hash)
+
+    def _check_opened(self, entry: Entry, content: dict[str, Any]) -> None:
+        if self.hashes or not isinstance(content["ledger"], str):
+            raise InputError("kind", given="opened", allowed="the first row only, with an id")
+
+    def _check_dataset(self, entry: Entry, content: dict[str, Any]) -> None:
+        dataset = checked_name("dataset", entry.dataset)
+        if dataset in self.caps:
+            raise InputError(
+                "dataset",
+                given=dataset,
+                allowed="a name not yet registered",
+                next_step="A lifetime cap is fixed when the data set is registered.",
+            )
+        mark = LifetimeCap(**content["cap"]).fingerprint
+        for other, cap in self.caps.items():
+            if mark is not None and cap.fingerprint == mark:
+                raise InputError.because(
+                    f"these data are registered already, as {other!r}: the same data under two "
+                    "names would have two caps. Use that name."
+                )
+
+    def _check_accept(self, entry: Entry, content: dict[str, Any]) -> None:
+        self.cap(checked_name("dataset", entry.dataset))
+        run = checked_name("run", entry.run)
+        if run in self.accounts[str(entry.dataset)]:
+            raise InputError(
+                "run",
+                given=run,
+                allowed="a run not accepted before on this data set",
+                next_step="Accepted terms never change; new terms need a new run name.",
+            )
+        RunTerms(**content["terms"]).check_closed()
+
+    def _check_reserve(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        account = self.account(key.dataset, key.run)
+        event = Event.from_dict(content["event"])
+        terms = account.terms.of_reports() if key.is_report else account.terms
+        terms.check_request(event, clip=content["clip"], round=key.round)
+        counted = account.of(key)
+        if key in counted:
+            fate = (
+                "its output is stored; send that again"
+                if counted[key] is not None
+                else "its output was lost or is still being computed; it stays counted"
+            )
+            raise BudgetExceededError(
+                f"{key} was reserved before: {fate}. No {key.what} happens twice."
+            )
+        if terms.pool is not None and key.draw != 0:
+            # Masks have the name of the round: a second draw in it would use them twice.
+            raise InputError(
+                "draw", given=key.draw, allowed="0, the one of a round, where distributed"
+            )
+        if len(counted) >= terms.draws:
+            raise BudgetExceededError(
+                f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "
+                "0 steps still fit. More need a new run, accepted by the client's owner."
+            )
+
+    def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        draws = self.account(key.dataset, key.run).of(key)
+        if key not in draws:
+            raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
+        if draws[key] is not None:
+            raise BudgetExceededError(
+                f"{key} has an output already, and a draw has only one. The stored bytes can be "
+                "sent again."
+            )
+        if not isinstance(content["sha256"], str):
+            raise InputError("sha256", given=content["sha256"], allowed="a string")
+
+    def _check_unmask(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        account = self.account(key.dataset, key.run)
+        if account.terms.pool is None or account.draws.get(key) is None:
+            raise BudgetExceededError(f"{key} has not been masked: there is nothing to unmask.")
+        if key in account.unmasked:
+            raise BudgetExceededError(f"{key} was unmasked before: there is no second unmasking.")
+        if not isinstance(content["sha256"], str):
+            raise InputError("sha256", given=content["sha256"], allowed="a string")
+
+    def _check_discard(self, entry: Entry, content: dict[str, Any]) -> None:
+        self.account(checked_name("dataset", entry.dataset), checked_name("run", entry.run))
+
+
+def _key(entry: Entry) -> DrawKey:
+    # Of the right types, or refused.
+    return DrawKey(**{name: getattr(entry, name) for name in ("dataset", "run", "round", "draw")})

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures of clients' guards over their own draws, checked against the ledger of a run.
+
+``signatures.jsonl`` has a line for each draw or report that came, a `DrawSignature`. ``run.json``
+names the keys of the clients under ``members``.
+
+A signature is the word of the client's own guard that it released this and nothing else for the
+draw; what it computed is not proved by it. A counted draw that is not signed may have been lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpcohort.adaptive._rule import REPORT_DRAW
+from dpcohort.errors import InputError
+from dpcohort.plain_text import counted, one_line
+from dpcohort.plan import Plan
+from dpcohort.runs._folder import SIGNATURES, read_log
+from dpcohort.signatures import DrawSignature
+
+
+@dataclass(kw_only=True)
+class DrawSignatures:
+    """Outcome of checking the signatures of a run.
+
+    Attributes:
+        signers: clients with a valid signature.
+        wrong: what is wrong, one message for each line or client.
+        summary: who signed how much, in words; empty where nobody signs.
+    """
+
+    signers: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    summary: str = ""
+
+
+def check_signatures(
+    folder: Path,
+    plan: Plan,
+    cohorts: Mapping[int, list[int]],
+    reports: Mapping[int, Collection[int]],
+    settings: Mapping[str, Any],
+) -> DrawSignatures:
+    """Check every signature in a run folder against the counted draws and the members' keys.
+
+    Args:
+        folder: of the run.
+        plan: its plan.
+        cohorts: counted draws of each round, as positions of clients.
+        reports: clients whose reports of each round are counted.
+        settings: content of its ``run.json``.
+
+    Raises:
+        FileFormatError: the file cannot be read.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> people = Population.from_arrays(sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> plan = make_plan(people, Training(rounds=2, cohort_size=1, batch_size=9), seed=0)
+        >>> check_signatures(Path("no-such-run"), plan, {0: [0]}, {}, {}).summary
+        ''
+    """
+    result = DrawSignatures()
+    members = settings.get("members")
+    keys: dict[str, Any] = dict(members) if isinstance(members, Mapping) else {}
+    is_there = (folder / SIGNATURES).exists()
+    if not keys and not is_there:
+        return result
+    names = plan.population.ids
+    allowed = {
+        *((round, REPORT_DRAW, names[k]) for round, asked in reports.items() for k in asked),
+        *(
+            (round, cohort[:place].count(k), names[k])
+            for round, cohort in cohorts.items()
+            for place, k in enumerate(cohort)
+        ),
+    }
+    run, released = str(settings.get("run", "")), dict[tuple[int, int, str], str]()
+    for number, line in enumerate(read_log(folder / SIGNATURES) if is_there else [], start=1):
+        try:
+            one = DrawSignature.from_line(line)
+        except InputError as error:
+            result.wrong.append(f"line {number}: {error}")
+            continue
+        draw, who = (one.round, one.draw, one.client), one_line(one.client)
+        what = "report" if one.draw == REPORT_DRAW else f"draw {one.draw}"
+        if draw not in allowed:
+            fault = f"the ledger counts no {what} of {who!r} in round {one.round}."
+        elif keys.setdefault(one.client, one.key) != one.key:
+            fault = f"{who!r} signed with another key than its own."
+        elif not one.is_of(run, plan.sha256):
+            fault = f"{who!r} has not signed {what} of round {one.round}."
+        elif released.setdefault(draw, one.released) != one.released:
+            fault = f"{who!r} released two different answers for {what} of round {one.round}."
+        else:
+            result.signers.add(one.client)
+            continue
+        result.wrong.append(f"line {number}: {fault}")
+    signed = sum(number != REPORT_DRAW for _, number, _ in released)
+    drawn = {names[k] for cohort in cohorts.values() for k in cohort}
+    unsigned = sum(map(len, cohorts.values())) - signed
+    result.summary = (
+        f"signed by {len(result.signers)} of {counted(len(drawn), 'client')}, by the word of "
+        f"their guards; {counted(unsigned, 'draw')} not signed"
+    )
+    return result

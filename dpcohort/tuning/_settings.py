@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tuned, how it is written into a configuration, and where to begin without any search.
+
+With whole clients in every step the noise of all steps together depends on how far the model moves,
+not on the number of steps that it takes: a budget pays for a distance. So a step size is thought of
+as a *path*, ``learning_rate * clip * rounds * local_steps``, which is the farthest that clipped
+gradients can carry the model, and η as the *lean*: the share of the way from unbiased selection to
+the selection of least noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpcohort._validate import number, whole_number
+from dpcohort.accounting import Contract
+from dpcohort.clients import Population
+from dpcohort.config import Config
+from dpcohort.plan import selection_problem
+from dpcohort.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings that are tuned.
+
+    Attributes:
+        rounds: global rounds.
+        rate: share of its records a client uses in a step; 1 is whole clients.
+        clip: norm to which gradients are clipped.
+        path: learning rate times clip times all steps.
+        lean: from 0, unbiased, to 1, the selection of least noise; None leaves the rule alone.
+
+    Example:
+        >>> Settings(path=100.0).learning_rate(local_steps=2)
+        0.5
+    """
+
+    rounds: int = 100
+    rate: float = 1.0
+    clip: float = 1.0
+    path: float = 100.0
+    lean: float | None = None
+
+    def learning_rate(self, *, local_steps: int = 1) -> float:
+        """The constant step that goes this path, in two digits."""
+        return _digits(self.path / (self.clip * self.rounds * local_steps))
+
+
+def suggested_settings(
+    population: Population,
+    *,
+    dimension: int,
+    inputs: int | None = None,
+    rule: str = "privacy-aware",
+    task: str = "classification",
+) -> Settings:
+    """Where to begin, from sizes and budgets alone: the rule of source *none* without its search.
+
+    Whole clients, for a budget then pays for a distance, whatever the number of steps; a clip
+    below nearly all gradients, so that their scale does not matter; a path that carries a linear
+    model over inputs of the usual scale to where its predictions are sure; and probabilities most
+    of the way to the least noise where budgets differ. `dpcohort.tuning.tune` goes on from there.
+
+    Args:
+        population: sizes and budgets.
+        dimension: trained parameters.
+        inputs: numbers in a record; more of them make each step count for more.
+        rule: of the selection; any but ``privacy-aware`` keeps its own settings.
+        task: its kind; the losses of numbers and counts are steeper, so their path is shorter.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> suggested_settings(clients, dimension=650).rate
+        1.0
+    """
+    whole_number("dimension", dimension, at_least=1)
+    budgets = population.epsilon[~population.public]
+    uneven = budgets.size > 1 and float(budgets.max()) > 1.01 * float(budgets.min())
+    lean = None
+    if rule == "privacy-aware":
+        lean = _LEAN if uneven or population.public.any() else 0.0
+    scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
+    path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
+    return Settings(path=_digits(path * min(1.0, scale)), lean=lean)
+
+
+#: Found on the generated problems; `benchmarks/tuning.py` prints what it is worth on real sets.
+_PATH = 100.0
+_PATH_OF_NUMBERS = 30.0
+_LEAN = 0.9
+
+
+def changes_for(settings: Settings, config: Config, population: Population) -> list[str]:
+    """The settings as changes of a configuration, as ``--set`` takes them.
+
+    Args:
+        settings: what is wanted.
+        config: what it is wanted for.
+        population: its clients.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> changes_for(Settings(), config, config.population())
+        ['training.rounds=100', 'training.sampling_rate=1.0', 'training.clip=1.0',
+         'optimiser.step=constant', 'optimiser.learning_rate=1.0']
+    """
+    step = settings.learning_rate(local_steps=config.training.local_steps)
+    changes = [f"training.rounds={settings.rounds}"]
+    if not population.batch_sizes.all():
+        changes.append(f"training.sampling_rate={float(settings.rate)!r}")
+    changes.append(f"training.clip={float(settings.clip)!r}")
+    for key in ("beta", "gamma", "gradient_bound"):
+        if key in config.values.get("optimiser", {}):
+            changes.append(f"optimiser.{key}=")
+    changes += ["optimiser.step=constant", f"optimiser.learning_rate={step!r}"]
+    if settings.lean is not None:
+        changed = config.with_overrides(changes)
+        eta = eta_of_lean(settings.lean, population, changed.training, config)
+        changes.append(f"selection.eta={eta!r}")
+    return changes
+
+
+def eta_of_lean(
+    lean: float, population: Population, training: Training, config: Config | None = None
+) -> float:
+    """The η that goes this share of the way from unbiased selection to the least noise.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[300, 300], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> settings = Training(rounds=20, cohort_size=2, sampling_rate=1.0, dimension=10)
+        >>> eta_of_lean(0.0, clients, settings), eta_of_lean(0.5, clients, settings) > 0
+        (0.0, True)
+    """
+    share = number("lean", lean, at_least=0, at_most=1)
+    if share == 0.0:
+        return 0.0
+    contract = Contract.of("tight") if config is None else config.contract
+    model = "exact" if config is None else config.noise_model
+    problem, _ = selection_problem(population, training, contract=contract, noise_model=model)
+    given: dict[str, Any] = {} if config is None else dict(config.rule_settings)
+    floor, cap = float(given.get("floor", 0.0)), float(given.get("cap", 1.0))
+    path = problem.path(
+        floor=floor * problem.unbiased if floor > 0.0 else None,
+        cap=[cap] * problem.size if cap < 1.0 else None,
+    )
+    if path.maximum_gap <= 1e-9:
+        return 0.0
+    # The end itself is reached by no finite eta.
+    eta = path.at_gap(min(share, _NEARLY) * path.maximum_gap).eta
+    return _digits(eta, 3)
+
+
+_NEARLY = 0.98
+
+
+def _digits(value: float, digits: int = 2) -> float:
+    """The number with so many digits that count, as a person would write it.
+
+    Example:
+        >>> _digits(0.031623), _digits(1234.5, 3)
+        (0.032, 1230.0)
+    """
+    if value == 0.0 or not math.isfinite(value):
+        return value
+    return float(f"{value:.{digits}g}")
