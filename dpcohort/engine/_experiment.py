@@ -349,10 +349,12 @@ class ClientRecords:
         if self._persons is not None:
             members = self._members.index_select(0, rows)
             inputs, of_rows = self._gather_rows(members.reshape(-1), stored, targets)
-            of_rows[self._null.index_select(0, rows).reshape(-1)] = null_like(of_rows)
-            shape = members.shape
-            targets = of_rows.reshape(*shape, *of_rows.shape[1:])
-            return inputs.reshape(*shape, *inputs.shape[1:]), targets
+            inputs, of_rows = (
+                each.reshape(*members.shape, *each.shape[1:]) for each in (inputs, of_rows)
+            )
+            null = self._null.index_select(0, rows)
+            null = null.view(*null.shape, *[1] * (of_rows.dim() - 2))
+            return inputs, torch.where(null, null_like(of_rows), of_rows)
         return self._gather_rows(rows, stored, targets)
 
     def _gather_rows(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
