@@ -105,23 +105,24 @@ class PersonTerms:
     """How the rows of a person are used; all of it public.
 
     Attributes:
-        most: how many of them, at most.
+        rows_per_person: how many of them, at most.
         person_rows: whether their gradients are added or averaged.
-        blank: what a row is that says nothing of its person.
+        blank_person: what a row is that says nothing of its person.
     """
 
-    most: int = 5
+    rows_per_person: int = 5
     person_rows: PersonRows = "sum"
-    blank: BlankPerson = "refuse"
+    blank_person: BlankPerson = "refuse"
 
     def __post_init__(self) -> None:
-        whole_number("rows_per_person", self.most, at_least=1, at_most=MOST_PERSON_ROWS)
+        whole_number("rows_per_person", self.rows_per_person, at_least=1, at_most=MOST_PERSON_ROWS)
         choice("person_rows", self.person_rows, get_args(PersonRows))
-        choice("blank_person", self.blank, get_args(BlankPerson))
+        choice("blank_person", self.blank_person, get_args(BlankPerson))
 
     def group(self, names: NDArray[Any], owners: NDArray[Any] | None, *, seed: int = 0) -> Persons:
         """The persons of rows, see `persons_of`."""
-        return persons_of(names, owners, most=self.most, person_rows=self.person_rows, seed=seed)
+        given: Any = {"most": self.rows_per_person, "person_rows": self.person_rows}
+        return persons_of(names, owners, **given, seed=seed)
 
 
 def persons_of(
@@ -141,7 +142,6 @@ def persons_of(
         person_rows: whether gradients of a person's rows are added or averaged.
         seed: by which some of the rows of a person with more are chosen.
     """
-    most = whole_number("rows_per_person", most, at_least=1, at_most=MOST_PERSON_ROWS)
     who = np.asarray(names)
     if who.dtype.kind not in "iuU" or who.ndim != 1:
         who = who.astype(np.str_)

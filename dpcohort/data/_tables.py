@@ -495,7 +495,7 @@ def table_dataset(
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
-    names = columns.person_names(table, "own" if persons is None else persons.blank)
+    names = columns.person_names(table, "own" if persons is None else persons.blank_person)
     if is_test is None:
         is_test = held_for_test(len(inputs), clients, names, share=test_share, seed=seed)
     if not is_test.any():

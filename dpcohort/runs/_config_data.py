@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from dpcohort.config import Config
@@ -74,12 +74,8 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
 
 def person_terms(config: Config) -> PersonTerms:
     """How the rows of a person are used, as [data] says."""
-    section = data_section(config)
-    return PersonTerms(
-        most=section.rows_per_person,
-        person_rows=section.person_rows,
-        blank=section.blank_person,
-    )
+    names = [field.name for field in fields(PersonTerms)]
+    return PersonTerms(**data_section(config).model_dump(include=set(names)))
 
 
 def _array_owners(config: Config, section: DataSection) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import IN_WORDS, in_order, total
 from dpcohort.accounting._distributed import NOT_PROTECTED, trust_in_words
+from dpcohort.accounting._unit import unit_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
@@ -29,7 +30,6 @@ from dpcohort.plan import Plan
 from dpcohort.runs._folder import finite_json, read_json, read_log, write_json
 from dpcohort.runs._provenance import (
     DROP_IN,
-    DROP_IN_UNITS,
     SIMULATED_TUNING,
     TUNING_SOURCES,
     source_of,
@@ -523,11 +523,12 @@ def make_receipts(
         alone = plan.if_alone.spent_epsilon(made, clients=chosen, method=once)
         alone = np.maximum(alone, spent)  # a bound on less noise bounds what more noise spends
     population = plan.population
+    unit = unit_of("client") if drop_in == "client" else plan.contract.unit
     return [
         Receipt(
             client=population.ids[k],
             public=bool(population.public[k]),
-            unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
+            unit=unit.of("this client"),
             neighbours=plan.contract.neighbours,
             sampler=plan.contract.sampler.name,
             accountant=plan.contract.accountant,

@@ -22,6 +22,7 @@ from dpcohort.accounting import Event, History
 from dpcohort.accounting._distributed import agreeing_members
 from dpcohort.accounting._sampler import Neighbours, Sampler
 from dpcohort.accounting._samplers import SamplerName, sampler_of
+from dpcohort.accounting._unit import UnitName
 from dpcohort.adaptive import ReportTerms
 from dpcohort.adaptive._rule import REPORT_DRAW, Statistic
 from dpcohort.deploy._formats import Format, bounded, checked_name, replace, whole
@@ -120,6 +121,7 @@ class LifetimeCap(Format):
             run with the whole (ε, δ) of its terms and adds them up (a zero-out run under a
             replace-one cap with what its draws come to under replace-one); it holds also when a
             server chooses the next run after looking at the last.
+        unit: what the cap covers: ``record``, ``person`` or ``client``.
         fingerprint: SHA-256 of the data, if given: the same data under a second name are refused.
 
     Example:
@@ -131,6 +133,7 @@ class LifetimeCap(Format):
     delta: Delta
     neighbours: Neighbours = "zero-out"
     across_runs: AcrossRuns = "composed"
+    unit: UnitName = "record"
     fingerprint: Annotated[
         str | None, hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None")
     ] = None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.accounting import Charge
+from dpcohort.accounting._unit import unit_of
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
@@ -629,7 +630,7 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     if plan is not None:
         sections["Training"] = flat(asdict(plan.training))
         whole = run.settings.get("drop_in") == "client"
-        unit = "a client as a whole" if whole else "one record of a client"
+        unit = (unit_of("client") if whole else plan.contract.unit).of("a client")
         sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
         sections["Privacy"] |= plan.noise.facts(plan.contract, plan.training.cohort_size)
         sections["Selection"] = flat(plan.participation.facts(plan.seed))
