@@ -191,28 +191,6 @@ class TableColumns:
             )
         return seen
 
-    def person_names(
-        self, table: Table, blank: BlankPerson, *, whole: bool = True
-    ) -> NDArray[np.str_] | None:
-        """Whose each row is, "" where a cell says nothing; None where no column says it.
-
-        Args:
-            table: the cells.
-            blank: what a row is of which it is not known.
-            whole: whether these are all clients, whose persons must have several rows.
-
-        Raises:
-            InputError: a row has no person and that is refused, or the column names no persons.
-        """
-        if self.person is None:
-            return None
-        cells = table[self.person]
-        words = _by_value(
-            self.person, cells, lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
-        )
-        check_persons(self.person, words, blank=blank, whole=whole)
-        return np.array(words)
-
     def unnamed_persons(self, table: Table, public: BoolArray) -> list[str]:
         """A sentence on each column that by its name says whose a row is, where none is named.
 
@@ -495,7 +473,8 @@ def table_dataset(
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
-    names = columns.person_names(table, "own" if persons is None else persons.blank_person)
+    blank = "own" if persons is None else persons.blank_person
+    names = person_names(columns.person, table, blank)
     if is_test is None:
         is_test = held_for_test(len(inputs), clients, names, share=test_share, seed=seed)
     if not is_test.any():
@@ -671,6 +650,32 @@ def client_names(name: str, cells: Sequence[Any]) -> list[str]:
         empty = f"{_record(name, place)} is empty: it must say whose record it is."
         raise InputError.because(problems.get(place, empty))
     return names
+
+
+def person_names(
+    name: str | None, table: Table, blank: BlankPerson, *, whole: bool = True
+) -> NDArray[np.str_] | None:
+    """Whose each row is, "" where a cell says nothing; None where no column says it.
+
+    Args:
+        name: the column, if there is one.
+        table: the cells.
+        blank: what a row is of which it is not known.
+        whole: whether these are all clients, whose persons must have several rows.
+
+    Raises:
+        InputError: a row has no person and that is refused, or the column names no persons.
+    """
+    if name is None:
+        return None
+    if name not in table:
+        step = did_you_mean(name, table)
+        raise InputError("person", given=name, allowed="a column of the table", next_step=step)
+    words = _by_value(
+        name, table[name], lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
+    )
+    check_persons(name, words, blank=blank, whole=whole)
+    return np.array(words)
 
 
 def _listed(name: str, values: Any) -> tuple[Any, ...]:

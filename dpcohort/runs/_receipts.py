@@ -22,7 +22,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import IN_WORDS, in_order, total
 from dpcohort.accounting._distributed import NOT_PROTECTED, trust_in_words
-from dpcohort.accounting._unit import unit_of
+from dpcohort.accounting._unit import UNITS, Unit, unit_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
@@ -72,6 +72,14 @@ class ClientReceipt(ABC):
     certified_epsilon: float | None
     stamp: str = ""
     trust: Mapping[str, Any] | None = None
+
+    @property
+    def protects(self) -> Unit:
+        """The unit of privacy, by its words."""
+        whom = ("this client", "this data set")
+        return next(
+            (unit for unit in UNITS.values() if self.unit in map(unit.of, whom)), UNITS["record"]
+        )
 
     @property
     def holds(self) -> bool:
@@ -332,7 +340,7 @@ class Receipt(ClientReceipt):
             ("draws counted", self.spent_draws),
             ("noisy steps counted", self.spent_steps),
             ("noise multiplier z", self.noise_multiplier),
-            ("share of records in a batch", self.sampling_rate),
+            (f"share of {self.protects.several} in a batch", self.sampling_rate),
             ("batch size B", self.batch_size),
         ]
         if trust is not None:
@@ -368,7 +376,7 @@ class Receipt(ClientReceipt):
         if self.noise_multiplier is not None:
             noise = (
                 f"z = {self.noise_multiplier:.5g} on the clipped sum of about {self.batch_size} "
-                f"records (rate {self.sampling_rate:.4g})"
+                f"{self.protects.several} (rate {self.sampling_rate:.4g})"
             )
         together = ", all runs together" if self.before else ""
         honest = "" if self.trust is None else f" with {counted(self.honest, 'honest member')}"

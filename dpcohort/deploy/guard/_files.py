@@ -21,7 +21,7 @@ from dpcohort.data import Normalisation, Persons, PersonTerms, read_table
 from dpcohort.data._arrays import read_npz
 from dpcohort.data._dataset import normalise
 from dpcohort.data._persons import check_persons
-from dpcohort.data._tables import held_for_test
+from dpcohort.data._tables import held_for_test, person_names
 from dpcohort.deploy.guard._terms import GuardTerms, ModelTerms, TableTerms
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
@@ -306,7 +306,7 @@ def _read_table(
         table = read_table(path)
         inputs, labels, _ = terms.columns.encode(table)
         blank = "own" if persons is None else persons.blank_person
-        whose = terms.columns.person_names(table, blank, whole=False)
+        whose = person_names(terms.columns.person, table, blank, whole=False)
         found = {"inputs": inputs, "labels": labels} | ({} if whose is None else {"persons": whose})
         if not terms.test_share:
             return found

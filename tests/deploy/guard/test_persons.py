@@ -162,6 +162,6 @@ def test_a_blank_is_refused_without_its_place_or_is_a_person_of_its_own(folder):
     read = TableTerms(client="north", columns=COLUMNS)
     with pytest.raises(InputError, match="blank_person") as refused:
         guarded_data(path, terms(table=read))
-    assert "p1" not in str(refused.value)
+    assert not any(name in str(refused.value).replace(str(path), "") for name in ("p0", "p1", "p2"))
     own = guarded_data(path, terms(table=read, persons={"blank_person": "own"}))
     assert len(own) == len({*table["patient_id"]})
