@@ -450,7 +450,8 @@ def _read(name: str, *, as_json: bool) -> None:
         "name": name,
         "input_shape": list(read.input_shape),
         "classes": read.classes,
-        "train_records": len(read),
+        "train_records": len(read.train_labels),
+        **({} if read.persons is None else {"train_persons": len(read)}),
         "test_records": len(read.test_labels),
         **({"remarks": list(read.remarks)} if read.remarks else {}),
     }
@@ -460,8 +461,9 @@ def _read(name: str, *, as_json: bool) -> None:
     shape = "x".join(map(str, read.input_shape))
     kind = f"{read.classes} classes" if read.task.predicts_classes else read.task.kind
     say(
-        f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {kind}"
+        f"ok       {name}: {len(read.train_labels):,} training and {len(read.test_labels):,} test "
+        f"records of shape {shape}, {kind}"
+        + ("" if read.persons is None else f"; the unit is one of {len(read):,} training persons")
     )
     for words in read.remarks:
         say(f"note     {words}")

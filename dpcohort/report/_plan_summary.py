@@ -30,12 +30,12 @@ def summarise(plan: Plan) -> dict[str, Any]:
     """The numbers of a plan that fit in a sentence each, ready for JSON.
 
     Beside numbers of clients and their records (or persons, by ``unit``): ``epsilon_min`` and
-    ``epsilon_max``, None if all are public; ``eta``, the weight of the noise in Problem 1, its ``objective``, and the ``gap``, how
-    far at most the probabilities are from optimal in it; ``bias`` ||p - p^u||_1; ``noise_to_clip``,
-    the norm of the noise on a round's mean gradient over C, as scheduled, and the same expected if
-    clients were selected by size; how many promises are ``certified``, how many clients were
-    ``lifted`` from the paper's to the tight noise, and how many have a ``large_delta``, of at least
-    1 / size.
+    ``epsilon_max``, None if all are public; ``eta``, the weight of the noise in Problem 1, its
+    ``objective``, and the ``gap``, how far at most the probabilities are from optimal in it;
+    ``bias`` ||p - p^u||_1; ``noise_to_clip``, the norm of the noise on a round's mean gradient over
+    C, as scheduled, and the same expected if clients were selected by size; how many promises are
+    ``certified``, how many clients were ``lifted`` from the paper's to the tight noise, and how
+    many have a ``large_delta``, of at least 1 / size.
     """
     population = plan.population
     problem, u = plan.problem, plan.selection.unbiased
