@@ -86,7 +86,9 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         self._store = LedgerStore(self.path)
         try:
             with self._writing():
-                pass
+                # Of this start of the machine the uptime counts from here on, not the date.
+                if self._state.is_timed and self._state.clock.boot != _clock.machine_clock().boot:
+                    self._append("clock", {})
             self._advance()
         except BaseException:
             self._store.close()

@@ -94,6 +94,14 @@ class LedgerState:
         """Number and hash of the last row, and the ledger's id: what its counter holds."""
         return *self.head, self.ledger
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether time counts for any of the data or any permit."""
+        accounts = (one for runs in self.accounts.values() for one in runs.values())
+        return any(cap.per.is_timed for cap in self.caps.values()) or any(
+            one.terms.is_timed for one in accounts
+        )
+
     def account(self, dataset: str, run: str) -> Account:
         """The account of an accepted run.
 

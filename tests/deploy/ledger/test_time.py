@@ -89,14 +89,14 @@ def use_up(spend):
     return count
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("across_runs", ["composed", "summed"])
 def test_no_window_ever_has_more_than_the_cap(path, machine, across_runs, seed):
     """Random spending, waiting, clocks set and machines restarted; windows of the true time."""
     dice = random.Random(seed)
     cap = LifetimeCap(epsilon=2.0, delta=1e-5, per="7 days", across_runs=across_runs)
-    noises = {"a": 6.0, "b": 8.0, "c": 12.0}
-    epsilons = {"a": 0.8, "b": 0.6, "c": 0.5}
+    noises = {"a": 4.0, "b": 5.0, "c": 6.0}
+    epsilons = {"a": 0.9, "b": 0.8, "c": 0.7}
     spent: list[tuple[float, str]] = []  # when it went out, and of which run
     refused = 0
     ledger = ClientLedger.create(path)
@@ -109,26 +109,25 @@ def test_no_window_ever_has_more_than_the_cap(path, machine, across_runs, seed):
         noises[run] = one.least_noise_multiplier
     held: list[DrawKey] = []
     for number in range(250):
-        what = dice.choice(["spend"] * 7 + ["release"] * 5 + ["wait"] * 3 + ["set", "restart"])
+        what = dice.choice(["spend"] * 6 + ["release"] * 5 + ["wait"] * 3 + ["set", "restart"])
         if what == "spend":
             key = DrawKey(dataset="ward", run=dice.choice("abc"), round=number, draw=0)
             step = Event.of(noise_multiplier=noises[key.run], sampling_rate=1.0, steps=1)
             try:
                 ledger.reserve(key, step, clip=1.0)
                 held.append(key)
-            except BudgetExceededError:
-                refused += 1
+            except BudgetExceededError as error:
+                refused += isinstance(error, LifetimeCapError)
         elif what == "release" and held:
             key = held.pop(dice.randrange(len(held)))
             with suppress(BudgetExceededError):
                 ledger.release(key, b"noisy")
                 spent.append((machine.true, key.run))
         elif what == "wait":
-            machine.true += dice.choice([0.4, 3600.0, DAY, 3 * DAY, 6.99 * DAY, 7 * DAY])
+            machine.true += dice.choice([0.4, 3600.0, DAY, DAY, 2 * DAY, 6.99 * DAY, 7 * DAY])
         elif what == "set":
-            machine.ahead = dice.choice([0, 0, 1, -1]) * dice.choice([30.0, DAY, 30 * DAY])
-        else:  # no clock is set ahead while the machine is off: no program could know
-            ledger.discard_outputs("ward", "a")
+            machine.ahead = dice.choice([0, 1, 1, -1]) * dice.choice([30.0, DAY, 8 * DAY])
+        else:  # no clock is set ahead while nobody looks, over a restart: no program could know
             ledger.register(f"other {number}", LifetimeCap(epsilon=1.0, delta=1e-5))
             ledger.close()
             machine.restart()
@@ -271,7 +270,7 @@ def test_a_window_that_was_passed_is_found(path, machine, terms, key, step, monk
     with ClientLedger.create(path) as ledger:
         ledger.register("ward", replace(WEEK, epsilon=0.8))
         ledger.accept("ward", "spring", terms)
-        for round in range(30):
+        for round in range(40):
             machine.true += DAY if not 10 < round < 25 else 0  # many in the middle
             ledger.reserve(key(round), step, clip=1.0)
     assert [one["what"] for one in verify_ledger(path).findings] == ["cap"]
