@@ -72,7 +72,7 @@ class _LocalView:
     plan: Plan
     moved: ClassVar[str] = "of the draws"
     headers: ClassVar[tuple[str, ...]] = (
-        *("size", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
+        *("ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _DistributedView(_LocalView):
     noises: DistributedNoise
     moved: ClassVar[str] = "of the weight"
     headers: ClassVar[tuple[str, ...]] = (
-        *("size", "ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
+        *("ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _clients_table(plan: Plan, rows: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold", min_width=8)
     view = _view(plan.noise, plan)
-    for name in view.headers:
+    for name in (plan.contract.unit.several, *view.headers):
         table.add_column(name, justify="right", no_wrap=True)
     previous_more = True
     for k in positions.tolist():
