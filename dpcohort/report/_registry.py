@@ -14,7 +14,7 @@ from typing import Any
 from dpcohort._version import __version__
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.report._statement import RunStatement
+from dpcohort.report._statement import RunStatement, at_most
 from dpcohort.runs import Run
 
 #: How a text begins that a person has to write.
@@ -43,7 +43,7 @@ def registry_entry(run: Run, answers: RunStatement, *, seal: str) -> dict[str, A
     clients = len(plan.population.ids)
     alone = ""
     if whole.trust is not None:
-        alone = f" If all others help the server: {whole.trust['alone_epsilon']:.5g}."
+        alone = f" If all others help the server: {at_most(whole.trust['alone_epsilon'])}."
     return {
         "url_slug": re.sub(r"[^a-z0-9]+", "-", f"{client}-{receipt.plan[:12]}".lower()).strip("-"),
         "status": "Draft",

@@ -7,8 +7,10 @@ the deployment registry is made of the same answers.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 
 from dpcohort.accounting._distributed import trust_in_words
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
@@ -26,6 +28,19 @@ _GUARDED = (
     "Local: the client's own guard adds the noise before anything leaves; the server and all other "
     "clients may do what they like."
 )
+
+
+def at_most(value: float | None) -> str:
+    """A bound with five digits, never below what it bounds; a dash where there is none.
+
+    Example:
+        >>> at_most(1.498221), at_most(2.0), at_most(None)
+        ('1.4983', '2', '-')
+    """
+    if value is None or not math.isfinite(value):
+        return "-" if value is None else "unbounded"
+    rounded = Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(value))
+    return f"{float(rounded):.5g}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,7 @@ class Statement(ABC):
         receipt = self.receipt.in_all()
         return (
             f"ε = {shown(receipt.promised_epsilon)} at δ = {shown(receipt.delta)} promised"
-            f"{self.scope}, ε = {shown(receipt.certified_epsilon)} spent at most: (ε, δ)-DP "
+            f"{self.scope}, ε = {at_most(receipt.certified_epsilon)} spent at most: (ε, δ)-DP "
             "(approximate)."
         )
 
@@ -279,7 +294,7 @@ class LedgerStatement(Statement):
         how = "All draws are composed as one"
         if self.receipt.across_runs == "summed":
             how = "The whole promise of every run that was begun is added up"
-        ever = f" Ever: ε = {shown(self.receipt.ever_epsilon)}." * self.receipt.period.is_timed
+        ever = f" Ever: ε = {at_most(self.receipt.ever_epsilon)}." * self.receipt.period.is_timed
         return f"{how}; the ledger refuses what would exceed the cap{self.scope}.{ever}"
 
     @property
