@@ -39,7 +39,7 @@ def at_most(value: float | None) -> str:
     """
     if value is None or not math.isfinite(value):
         return "-" if value is None else "unbounded"
-    rounded = Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(value))
+    rounded = Context(prec=5, rounding=ROUND_CEILING).create_decimal(repr(value * (1 - 1e-12)))
     return f"{float(rounded):.5g}"
 
 
