@@ -126,7 +126,7 @@ class Period:
     Example:
         >>> print(Period.of("365 days"), Period.of("lifetime"), sep="; ")
         365 days; lifetime
-        >>> Period(1).within([0, 90_000, 100_000], now=180_000)  # what is 86,400 s old still counts
+        >>> Period(1).within([0, 93_600, 100_000], now=180_000)  # what is 86,400 s old still counts
         2
     """
 

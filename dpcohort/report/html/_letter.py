@@ -28,6 +28,7 @@ from dpcohort.accounting import (
 from dpcohort.accounting._risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
+from dpcohort.report._statement import at_most, statement
 from dpcohort.report.html._page import page_asset, page_template
 from dpcohort.runs import ClientReceipt, Receipt, Run, Verification
 
@@ -100,6 +101,7 @@ def write_letter(
     clip: float | None = None,
     over_a_network: bool = False,
     beside: Beside | None = None,
+    judged: str = "",
     verification: Verification | None = None,
 ) -> None:
     """Write the statement for the client of a receipt, whole or not at all.
@@ -115,6 +117,7 @@ def write_letter(
         clip: C, the most that one unit adds to a step.
         over_a_network: the client's own guard added the noise, not the operator's machine.
         beside: another client with which a person may be, where a person is the unit.
+        judged: what is told of the model on test records.
         verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
@@ -149,6 +152,7 @@ def write_letter(
         question=question,
         beside=beside,
         plainly=_plainly,
+        at_most=at_most,
         receipt=receipt,
         training=training,
         charged=training.paid,
@@ -167,8 +171,9 @@ def write_letter(
         weights=training.start,
         all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],
-        clip=clip,
-        over_a_network=over_a_network,
+        answers=statement(
+            training, clip=clip, over_a_network=over_a_network, judged=judged
+        ).sections,
         doubts=_doubts(verification),
         whose_word={} if verification is None else verification.whose_word,
         kind="" if verification is None else verification.kind,
