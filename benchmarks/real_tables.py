@@ -20,13 +20,17 @@ personal one, and what it gains.
 
 ``persons CONFIG...`` prints what it costs to protect persons with all their records in place of
 single records: both units on the same test persons. Its tables are of ``diabetes``: 101,766
-encounters of 71,518 patients (UCI, doi 10.24432/C5230J), clients by medical specialty.
+encounters of 71,518 patients (UCI, doi 10.24432/C5230J), clients by medical specialty; and of
+``visits``, which ``write`` makes: the RAND health insurance experiment, 5,912 persons of six sites.
+With ``--rounds 0`` all rows have the settings of the configuration.
 
     python benchmarks/real_tables.py diabetes dataset_diabetes.zip .
     dpcohort new diabetes.toml --from diabetes.csv --label readmitted --client medical_specialty \
         --clients diabetes-clients.csv --public --category admission_type_id \
         --category discharge_disposition_id --category admission_source_id
-    python benchmarks/real_tables.py persons diabetes.toml -o FOLDER
+    dpcohort new visits.toml --from visits.csv --label mdvis --task counts --client site \
+        --person zper --clients visits-clients.csv --public
+    python benchmarks/real_tables.py persons diabetes.toml visits.toml --rounds 0 -o FOLDER
 
 ``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
 that of ``docs/research/personalise.md``, from those of ``personal -o FOLDER/personal``.
@@ -122,6 +126,13 @@ _MULTILEVEL = {
 }
 #: Clients that train alone share settings in so many groups, by their size times epsilon.
 _GROUPS = 5
+#: Of RandHIE (the RAND health insurance experiment): a person's year, its visits to a doctor, the
+#: plan, and what is known of the person. Several years of one person are several records.
+_VISITS = (
+    *("site", "zper", "mdvis", "coins", "mdeoff", "tookphys", "year", "time", "black", "income"),
+    *("xage", "female", "educdec", "num", "mhi", "disea", "physlm", "child", "fchild"),
+    *("hlthg", "hlthf", "hlthp"),
+)
 #: How often clients and seeds are drawn anew for an interval.
 _DRAWS = 2000
 #: States with fewer records are left out.
@@ -174,6 +185,7 @@ def write(source: Path, out: Path) -> None:
             name: (frame(of)[[*columns]].rename(columns={"d": "lecturer"}), client)
             for name, (of, client, columns) in _MULTILEVEL.items()
         },
+        "visits": (frame("RandHIE")[[*_VISITS]], "site"),
     }
     for name, (table, client) in tables.items():
         owners = table[client].astype(str)
