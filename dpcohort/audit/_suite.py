@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from dpcohort.audit._canaries import canary, one_run
+from dpcohort.audit._canaries import canary
 from dpcohort.audit._claims import Claim, Finding, PrivateTraining
 from dpcohort.audit._distributed import example_plan, masked_sum
 from dpcohort.audit._noise import freshness, noise_law, noise_tail
+from dpcohort.audit._one_run import one_run
 from dpcohort.audit._predictability import last_bits, predictability
 from dpcohort.audit._sampler import sampler
 from dpcohort.audit._sensitivity import erasure, sensitivity
