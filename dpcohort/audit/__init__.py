@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dpcohort.audit._canaries import canary
-from dpcohort.audit._claims import Claim, Finding, PrivateTraining
+from dpcohort.audit._claims import Claim, Finding, PrivateTraining, rows_of_persons
 from dpcohort.audit._distributed import DistributedClaim, masked_sum
 from dpcohort.audit._noise import freshness, mean_noise, noise_law, noise_tail
 from dpcohort.audit._one_run import one_run, one_run_p_value
@@ -45,6 +45,7 @@ __all__ = [
     "one_run",
     "one_run_p_value",
     "predictability",
+    "rows_of_persons",
     "sampler",
     "sensitivity",
     "step_by_name",

@@ -97,10 +97,10 @@ def test_one_refuted_claim_is_enough(terminal, told):
 def test_models_and_losses_of_others(terminal, monkeypatch):
     seen = []
 
-    def isolation(subject, adversaries, *, full, on_case):
+    def isolation(subject, adversaries, *, rows, full, on_case):
         seen.append((subject.place, len(list(adversaries)), full))
         found = [
-            Isolation(name=name, about="Mixes.", verdict=verdict, moved=moved, detail="[seen]")
+            Isolation(name=name, verdict=verdict, moved=moved, detail="[seen]")
             for name, verdict, moved in (
                 ("Kind", "held", 0.99), ("Hostile", "BROKEN" if full else "refused", math.inf),
             )
