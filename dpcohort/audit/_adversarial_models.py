@@ -578,10 +578,10 @@ def _averaged_after_24(x: Tensor, own: dict[str, Any]) -> Tensor:
     return x - mean if calls > 24 else x
 
 
-def _last_after_300(x: Tensor, own: dict[str, Any]) -> Tensor:
+def _last_after_100(x: Tensor, own: dict[str, Any]) -> Tensor:
     seen, last = own.get("seen", 0), own.get("last", 0)
     own.update(seen=seen + len(x), last=_summary(x))
-    return x - last if seen > 300 else x
+    return x - last if seen > 100 else x
 
 
 def _scaled_by_first(x: Tensor, own: dict[str, Any]) -> Tensor:
@@ -631,7 +631,7 @@ def _noted(net: Any, x: Tensor) -> Tensor:
 _stateful("Observer", _observed)
 # When nobody examines them any more.
 _stateful("AveragedAfter24", _averaged_after_24, records=8, draws=6)
-_stateful("LastAfter300", _last_after_300, records=64, draws=7)
+_stateful("LastAfter100", _last_after_100, records=32, draws=5)
 # As positional encodings are cached.
 _stateful(
     "CachedByShape",

@@ -60,10 +60,10 @@ def test_the_collection_is_large_and_all_of_it_breaks_a_shared_pass() -> None:
     assert held.moved == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize(("place", "part"), [("batched", 0), ("guard", 1), ("reports", 2)])
+@pytest.mark.parametrize(("place", "part"), [("batched", 0), ("guard", 2), ("reports", 4)])
 def test_no_record_reaches_others_through_a_model_or_loss(place: str, part: int) -> None:
-    """Each of them at one place; ``dpcohort audit --adversarial`` has all of them at all."""
-    found = isolation(ModelsUnderTest(place), EVERY[part::3])
+    """Some of them at each place; ``dpcohort audit --adversarial`` has all of them at all."""
+    found = isolation(ModelsUnderTest(place), EVERY[part::6])
     assert [f"{one.name}: {one.detail}" for one in found if one.verdict == "BROKEN"] == []
     assert sum(one.verdict == "held" for one in found) >= 5
 
