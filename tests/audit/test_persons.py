@@ -21,10 +21,10 @@ from dpcohort.audit import (
     sampler,
     sensitivity,
 )
-from dpcohort.audit import _sensitivity as sensitivity_module
 from dpcohort.audit._distributed import example_plan
 from dpcohort.engine import _reference as reference
 from dpcohort.engine.clipping import per_example_gradients
+from dpcohort.models._persons import PersonModel
 
 CLAIM = Claim(sampler="poisson", rows=40)
 
@@ -39,6 +39,8 @@ def engine_that_clips_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Persons are drawn, and each of their rows is clipped for itself."""
 
     def by_row(model: Any, loss: Any, *, vectorised: bool) -> Any:
+        if not isinstance(model, PersonModel):
+            return per_example_gradients(model, loss, vectorised=vectorised)
         own = per_example_gradients(model.model, loss.of_rows, vectorised=vectorised)
 
         def gradients(weights: Any, inputs: Any, targets: Any) -> Any:
@@ -52,7 +54,7 @@ def engine_that_clips_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensitivity_module, "_ROUNDS", 6)
+    monkeypatch.setitem(sensitivity.__globals__, "_ROUNDS", 6)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
