@@ -269,6 +269,7 @@ class Dataset:
             clients=None if self.clients is None else self.clients[rest],
             test_clients=None if self.clients is None else self.clients[scored],
             persons=persons,
+            test_persons=None,
         )
 
     @property

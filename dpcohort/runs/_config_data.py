@@ -58,7 +58,9 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
             whose = _array_owners(config, section)
             data = load_arrays(config.folder / name, given, stated, section.person, **whose)
             kept = config.contract.unit.name == "person"
-            return with_task(config, data if kept else replace(data, persons=None))
+            return with_task(
+                config, data if kept else replace(data, persons=None, test_persons=None)
+            )
         return with_task(config, load_arrays(config.folder / name, given, stated))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from dpcohort._validate import FloatArray, IntArray
+from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
@@ -133,7 +133,7 @@ class Classes(Questions):
         self.weights = _LENGTH * np.sqrt(squares)
 
     def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
-        there = (labels >= 0) & (labels < self._classes)
+        there: BoolArray = (labels >= 0) & (labels < self._classes)
         truth = np.where(there, labels, 0)
         finite = np.isfinite(outputs).all(axis=1)
         chances = log_softmax(np.where(finite[:, None], outputs, 0.0), axis=1)
@@ -150,7 +150,7 @@ class Classes(Questions):
         gap = np.where(finite, sure, 1.0) - right
         numbers = np.stack([2 * loss - 1, 2 * (2 * loss - 1) ** 2 - 1, gap, 2 * gap**2 - 1], axis=1)
         found: FloatArray = np.concatenate([self._cells.T[cell], numbers], axis=1)
-        return np.where(there[:, None], found, 0.0)
+        return found * there.reshape(-1, 1)
 
     def metrics(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
         count = len(self._cells)
@@ -184,7 +184,10 @@ class Classes(Questions):
     def _numbers(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
         """Log loss, and how far confidence is above accuracy, each with its square beside it."""
         half, found = self._worst / 2, {}
-        for at, name, scale, low in ((-4, "log_loss", half, 0.0), (-2, "overconfidence", 1.0, -1.0)):
+        for at, name, scale, low in (
+            (-4, "log_loss", half, 0.0),
+            (-2, "overconfidence", 1.0, -1.0),
+        ):
             mean, square = float(means[at]), (1.0 + float(means[at + 1])) / 2.0
             chance = min(max(square - mean**2, 0.0), max(1.0 - mean**2, 0.0))
             variance = scale**2 * (float(noise[at]) + spread * chance)
@@ -204,8 +207,8 @@ class Classes(Questions):
         matrix = np.concatenate(
             [weights[:, None] * self._cells, heavy * np.ones((1, self._cells.shape[1]))]
         )
-        inverse: FloatArray = np.linalg.pinv(matrix)
-        return inverse * np.append(weights, heavy)
+        solved: FloatArray = np.linalg.pinv(matrix) * np.append(weights, heavy)
+        return solved
 
 
 def _share(shares: FloatArray, which: FloatArray, variance: Any) -> Estimate:
@@ -304,9 +307,7 @@ class Numbers(Questions):
                 for two, h in gradient.items():
                     both = known[one[0] + two[0], one[1] + two[1]]
                     total += spread * g * h * (both - known[one] * known[two])
-            own = sum(
-                g**2 * float(noise[self._powers.index(one)]) for one, g in gradient.items()
-            )
+            own = sum(g**2 * float(noise[self._powers.index(one)]) for one, g in gradient.items())
             return max(total, own)
 
         square, mean = known[2, 0], known[0, 1]
@@ -321,7 +322,11 @@ class Numbers(Questions):
         around = known[0, 2] - mean**2
         if around > _CLEAR * math.sqrt(variance({(0, 1): -2 * mean, (0, 2): 1.0})):
             ratio = 4 * square / around
-            slope = {(2, 0): -4 / around, (0, 1): -2 * mean * ratio / around, (0, 2): ratio / around}
+            slope = {
+                (2, 0): -4 / around,
+                (0, 1): -2 * mean * ratio / around,
+                (0, 2): ratio / around,
+            }
             found["r2"] = _estimate(1 - ratio, variance(slope), -math.inf, 1.0)
         return found
 

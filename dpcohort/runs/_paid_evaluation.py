@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Charge, gaussian_delta, gaussian_mu
 from dpcohort.accounting._charges import Spent, in_order, private_clients
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
-from dpcohort.metrics import METRICS
+from dpcohort.metrics import METRICS, Metric
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs._noised_metrics import Estimate, Questions, combined, questions_of, sharpness
@@ -86,11 +87,10 @@ class EvaluationTerms:
             noise[private] = plan.contract.sensitivity / mu
         loud = np.flatnonzero(noise > _MOST_NOISE)
         if loud.size:
-            k = int(clients[loud[0]])
+            name = plan.population.ids[int(clients[loud[0]])]
             raise InputError.because(
-                f"the evaluation would take epsilon {plan.past.paid.kept_of(plan.population.ids[k])[0]:.3g} "
-                f"of {one_line(plan.population.ids[k])!r}, which buys nothing but noise. Raise "
-                "evaluation.share, or leave [evaluation] out."
+                f"the evaluation would take epsilon {spent[loud[0]][0]:.3g} of {one_line(name)!r}, "
+                "which buys nothing but noise. Raise evaluation.share, or leave [evaluation] out."
             )
         return cls(plan=plan, questions=questions, clients=clients, records=records, noise=noise)
 
@@ -109,7 +109,7 @@ class EvaluationTerms:
             >>> settings = Training(rounds=2, cohort_size=1, batch_size=90)
             >>> plan = make_plan(people, settings, evaluation=0.05, seed=0)
             >>> EvaluationTerms.about(plan, Task(), np.array([0]), np.array([2000])).buys
-            'the evaluation takes 5 % of each budget once the model is trained, and buys accuracy ...'
+            'the evaluation takes 5 % of each budget once the model is trained, and buys ... ± ...'
         """
         half = sharpness(self.questions, self.records, self.noise)
         metric = METRICS[self.questions.headline]
@@ -135,14 +135,12 @@ class EvaluationTerms:
         for charge in known:
             if charge.what == "evaluation" and charge not in plan.past.paid.charges:
                 raise InputError.because(
-                    f"the evaluation of this run was paid for already ({charge.title}). Nothing "
-                    "was spent now: its result is in the run's result.json, and a second look at "
+                    f"it was paid for already ({charge.title}), and what came of it is in "
+                    "result.json, or was lost in a crash. Nothing was spent now: a second look at "
                     "the same records would need a second share."
                 )
         people = plan.population
-        whole = {
-            name: plan.past.paid.whole(people, k) for k, name, _, _ in private_clients(people)
-        }
+        whole = {name: plan.past.paid.whole(people, k) for k, name, _, _ in private_clients(people)}
         bare = [name for name in names if name not in whole]
         spent: dict[str, Spent] = {
             name: plan.past.paid.kept_of(name) for name in whole if name in names
@@ -160,7 +158,7 @@ class EvaluationTerms:
         replace(plan.past.paid, charges=in_order((*known, found)), kept=0.0).check(people)
         return found
 
-    def sums(self, data: Dataset, outputs: FloatArray, keys: Sequence[bytes]) -> FloatArray:
+    def sums(self, data: Dataset, outputs: NDArray[Any], keys: Sequence[bytes]) -> FloatArray:
         """The noised sum [clients, D] of each client's test records.
 
         Args:
@@ -194,10 +192,11 @@ class EvaluationTerms:
         rng = np.random.default_rng([seed, _STREAM, int(self.plan.sha256[:12], 16)])
         return [rng.bytes(32) for _ in self.names]
 
-    def results(self, sums: FloatArray) -> dict[str, Any]:
+    def results(self, charge: Charge, sums: FloatArray) -> dict[str, Any]:
         """What ``result.json`` says, from noised sums and public numbers alone."""
         weights, in_all = combined(self.questions, sums, self.records, self.noise)
         found: dict[str, Any] = {
+            "charge": charge.id,
             "kept": self.plan.past.paid.kept,
             "unit": self.plan.contract.unit.name,
             "records": int(self.records.sum()),
@@ -244,6 +243,42 @@ def _plain(metrics: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]
     return {name: estimate.to_dict() for name, estimate in metrics.items()}
 
 
+#: What the metrics are called, and how they are shown.
+_SHARE = {"is_share": True, "higher_is_better": True}
+_CALLED = METRICS | {
+    metric.name: metric
+    for metric in (
+        Metric(name="gain", words="accuracy above the most frequent class's", **_SHARE),
+        Metric(name="auc", words="AUC of scores in bins", **_SHARE),
+        Metric(name="log_loss", words="log loss, cut off"),
+        Metric(name="overconfidence", words="confidence above accuracy", is_share=True),
+        Metric(name="r2", words="R²", **_SHARE),
+    )
+}
+
+
+def in_words(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Metrics of an evaluation with their intervals, by what they are called.
+
+    Args:
+        metrics: ``in_all``, or those of a client, as ``result.json`` has them.
+
+    Example:
+        >>> in_words({"accuracy": {"value": 0.8, "low": 0.786, "high": 0.814}, "records": 900})
+        {'accuracy': '80.0 % (95 % CI 78.6 to 81.4)'}
+    """
+    found = {}
+    for name, metric in _CALLED.items():
+        if not isinstance(said := metrics.get(name), Mapping):
+            continue
+        value, ends = said.get("value"), [said.get("low"), said.get("high")]
+        shown = ["-inf" if e is None else metric.shown(metric.scale * e) for e in ends]
+        found[metric.words] = "the noise does not let it be told"
+        if value is not None:
+            found[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
+    return found
+
+
 def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str, Any]) -> Any:
     """The results from what the file of a charge keeps.
 
@@ -268,7 +303,7 @@ def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str,
                 f"the noise on the evaluation of {one_line(name)!r} ({noise:g}) does not keep the "
                 f"epsilon {epsilon:g} at delta {delta:g} that it was charged."
             )
-    return terms.results(np.array(released["sums"], np.float64))
+    return terms.results(charge, np.array(released["sums"], np.float64))
 
 
 def _owners(plan: Plan, data: Dataset) -> IntArray:
