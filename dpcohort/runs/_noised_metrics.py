@@ -102,9 +102,10 @@ class Questions(ABC):
     def half_width(self, noise: FloatArray, spread: float) -> float:
         """The headline's 95 % interval before anything is known, half of it, at its widest."""
 
-    def rows(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
+    def rows(self, outputs: NDArray[Any], labels: NDArray[Any]) -> FloatArray:
         """Weighted answers [n, D]: what each record adds to the sum. SENSITIVE."""
-        return self.answers(outputs, labels) * self.weights
+        with np.errstate(all="ignore"):  # a warning would tell of a record
+            return self.answers(np.asarray(outputs, np.float64), labels) * self.weights
 
 
 class Classes(Questions):
@@ -135,7 +136,7 @@ class Classes(Questions):
     def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
         there: BoolArray = (labels >= 0) & (labels < self._classes)
         truth = np.where(there, labels, 0)
-        finite = np.isfinite(outputs).all(axis=1)
+        finite = np.asarray(np.isfinite(outputs).all(axis=1))
         chances = log_softmax(np.where(finite[:, None], outputs, 0.0), axis=1)
         own = chances[np.arange(len(truth)), truth]
         predicted, sure = chances.argmax(axis=1), np.exp(chances.max(axis=1))
@@ -168,8 +169,6 @@ class Classes(Questions):
         found["balanced_accuracy"] = _UNKNOWN
         if self._classes > _MOST_CLASSES:
             return {**found, **self._numbers(means, noise, spread)}
-        gain = self._right - per_class[int(sizes.argmax())]
-        found["gain"] = _estimate(float(gain @ shares), variance(gain), -1.0, 1.0)
         clear = [s > _CLEAR * math.sqrt(variance(g)) for s, g in zip(sizes, per_class, strict=True)]
         if all(clear):
             hits = per_class @ (self._right * shares)
@@ -263,12 +262,11 @@ class Numbers(Questions):
     """RMSE, mean absolute error and R² of numbers within public bounds.
 
     Args:
-        low: the smallest number; predictions beyond are moved there.
-        high: the largest.
+        task: with the bounds; predictions beyond are moved there.
 
     Example:
-        >>> wards = Numbers(0.0, 30.0)
-        >>> rows = wards.rows(np.array([3e38, np.nan]), np.array([0.0, 30.0]))
+        >>> wards = Numbers(Task(kind="regression", outputs=1, bounds=(0.0, 30.0)))
+        >>> rows = wards.rows(np.array([[3e38], [np.nan]]), np.array([-1.0, 1.0]))
         >>> bool((np.linalg.norm(rows, axis=1) <= 1).all())
         True
     """
@@ -278,11 +276,13 @@ class Numbers(Questions):
     _powers = ((2, 0), (1, 0), (0, 1), (0, 2), (4, 0), (2, 1), (2, 2), (0, 3), (0, 4))
     weights = _LENGTH * np.sqrt([0.30, 0.20, 0.12, 0.18, *[0.04] * 5])
 
-    def __init__(self, low: float, high: float) -> None:
-        self._low, self._range = low, high - low
+    def __init__(self, task: Task) -> None:
+        assert task.bounds is not None
+        self._task, self._low, self._range = task, task.bounds[0], task.bounds[1] - task.bounds[0]
 
     def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
-        values = np.stack([labels.astype(np.float64), outputs.astype(np.float64)])
+        truths = self._task.unscaled(labels.astype(np.float64))
+        values = np.stack([truths, self._task.predictions(outputs)])
         there = np.isfinite(values[0])
         # A prediction that is no number is as far away as can be.
         middle = self._low + self._range / 2
@@ -347,7 +347,7 @@ def questions_of(task: Task) -> Questions:
     if task.predicts_classes:
         return Classes(task.outputs)
     if task.bounds is not None:
-        return Numbers(*task.bounds)
+        return Numbers(task)
     why = "has no bounds: give task.bounds" if task.kind == "counts" else "is not built"
     raise InputError.because(
         f"an evaluation that is paid for of a task of {task.kind} {why}, or leave [evaluation] "

@@ -170,7 +170,7 @@ class EvaluationTerms:
 
         from dpcohort.engine import Lattice
 
-        raw_rows = self.questions.rows(outputs.astype(np.float64), data.test_labels)
+        raw_rows = self.questions.rows(outputs, data.test_labels)
         if data.test_persons is not None:
             raw_rows = data.test_persons.means(raw_rows)
         whose = _owners(self.plan, data)
@@ -248,7 +248,6 @@ _SHARE = {"is_share": True, "higher_is_better": True}
 _CALLED = METRICS | {
     metric.name: metric
     for metric in (
-        Metric(name="gain", words="accuracy above the most frequent class's", **_SHARE),
         Metric(name="auc", words="AUC of scores in bins", **_SHARE),
         Metric(name="log_loss", words="log loss, cut off"),
         Metric(name="overconfidence", words="confidence above accuracy", is_share=True),
