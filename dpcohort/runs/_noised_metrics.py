@@ -374,9 +374,9 @@ def combined(
 
     Example:
         >>> two = Classes(2)
-        >>> sure = np.array([[5.0, -5.0]] * 8 + [[-5.0, 5.0]] * 8)
-        >>> sums = two.rows(sure, np.repeat([0, 1], 8)).sum(0)[None]
-        >>> found = combined(two, sums, np.array([16]), np.zeros(1))[1]
+        >>> sure = np.array([[5.0, -5.0]] * 90 + [[-5.0, 5.0]] * 90)
+        >>> sums = two.rows(sure, np.repeat([0, 1], 90)).sum(0)[None]
+        >>> found = combined(two, sums, np.array([180]), np.zeros(1))[1]
         >>> round(found["accuracy"].value, 6), round(found["auc"].value, 6)
         (1.0, 1.0)
     """
