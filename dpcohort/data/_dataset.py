@@ -357,7 +357,7 @@ def dataset_from_arrays(
             test_names = _person_names("test_persons", test_persons, len(test))
             _refuse_both(names, test_names)
             test_grouped = terms.group(test_names, test_owners)
-        check_persons("persons", names.tolist(), blank=terms.blank)
+        check_persons("persons", names.tolist(), blank=terms.blank_person)
         grouped = terms.group(names, owners)
     elif test_persons is not None:
         raise InputError.about("test_persons", "goes with persons, which says whose a row is.")
