@@ -561,12 +561,12 @@ _kept_in(
 
 def _stateful(name: str, change: Callable[[Tensor, dict[str, Any]], Tensor], **trial: Any) -> None:
     """A model that changes its inputs by what it keeps in attributes."""
-    _changed(name, trial={"draws": 2} | trial, _inputs=lambda net, x: change(x, vars(net)))
+    _changed(name, trial={"draws": 2} | trial, _inputs=lambda net, x: change(x, net.__dict__))
 
 
 def _observed(x: Tensor, own: dict[str, Any]) -> Tensor:
     low, high = own.get("range", (0.0, 1.0))
-    seen = _summary(x)
+    low, high, seen = float(low), float(high), _summary(x)
     own["range"] = min(low, float(seen.min())), max(high, float(seen.max()))
     return x / (high - low)
 
@@ -609,7 +609,7 @@ def _exchanging_itself(x: Tensor, own: dict[str, Any]) -> Tensor:
 
 
 def _carried_over(net: Any, x: Tensor) -> Tensor:
-    before = vars(net).get("state", torch.zeros(WIDTH)).to(x)
+    before: Tensor = vars(net).get("state", torch.zeros(WIDTH)).to(x)
     vars(net).update(state=_summary(x).tanh() * 5)
     return x + before
 
