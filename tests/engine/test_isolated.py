@@ -343,7 +343,7 @@ READERS: list[Callable[[], nn.Module]] = [
 
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("token", [7, -1, 2**40])
+@pytest.mark.parametrize("token", [7, -(2**40)])
 def test_a_token_that_no_table_has_costs_its_own_record_alone(
     reader: Any, token: int, engine: Any, make_plan: Any, device: str
 ) -> None:
@@ -415,7 +415,7 @@ WAYS: list[tuple[Callable[[], nn.Module], Callable[[int], Tensor], str]] = [
 
 
 @pytest.mark.parametrize(("model", "inputs", "way"), WAYS)
-@pytest.mark.parametrize("scale", [1.0, 1e3, 1e18])
+@pytest.mark.parametrize("scale", [1.0, 1e18])
 def test_a_record_adds_the_same_bits_beside_any_others(
     model: Any, inputs: Any, way: str, scale: float, device: str
 ) -> None:

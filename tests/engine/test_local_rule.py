@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan, train
-from dpcohort.config import loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.engine._local_rule import ControlVariates, Proximal, local_rule
 from dpcohort.errors import InputError
-from dpcohort.runs import configured_optimiser, train_side_by_side, verify_run
+from dpcohort.runs import train_side_by_side, verify_run
 from dpcohort.runs._job import make_job
 from dpcohort.runs._training import train_job
 
@@ -123,12 +122,6 @@ def test_what_cannot_carry_it_refuses_it_by_name(change: Any, message: str) -> N
 def test_names_and_settings_are_checked(name: str, settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         local_rule(name, settings)
-
-
-def test_a_config_names_it() -> None:
-    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
-    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
-    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)
 
 
 def test_it_changes_nothing_that_is_counted(tmp_path: Any) -> None:

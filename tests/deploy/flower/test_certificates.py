@@ -85,13 +85,6 @@ def test_what_is_no_key_is_refused(text):
         key_fingerprint(text)
 
 
-@pytest.mark.parametrize("hosts", [[], [""]])
-def test_a_certificate_needs_hosts(tmp_path, hosts):
-    with pytest.raises(InputError, match="hosts"):
-        make_certificates(tmp_path, hosts=hosts)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_cryptography_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower._certificates")

@@ -41,17 +41,6 @@ def test_weights_that_training_starts_from_are_said_with_whose_they_are(terms):
     assert "ImageNet). Not trained: 1.weight." in text
 
 
-def test_composition_that_trusts_the_server_is_pointed_out(terms):
-    text = "\n".join(terms_in_words(replace(terms, across_runs="composed"), 40))
-    assert "WARNING: across_runs is composed" in text
-
-
-def test_closed_runs_are_said_to_be_closed(terms):
-    text = "\n".join(terms_in_words(replace(terms, closed_runs=("spring",)), 40))
-    assert "Closed, not answered: spring." in text
-    assert "Run spring" not in text
-
-
 def test_a_run_that_the_cap_cannot_hold_is_pointed_out(terms):
     """Zero-out terms under a replace-one cap count for more than they say."""
     run = replace(terms.runs[0], epsilon=2.2)
