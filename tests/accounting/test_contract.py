@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import Contract
+from dpcohort.accounting import _events as events
 from dpcohort.accounting._contract import broadcast_fields
 from dpcohort.accounting._samplers import sampler_of
 from dpcohort.errors import InputError
@@ -84,3 +85,22 @@ def test_a_misspelt_word_is_answered_with_the_nearest(words, hint):
 def test_fields_that_do_not_broadcast_are_named():
     with pytest.raises(InputError, match="epsilon, delta"):
         broadcast_fields(epsilon=np.ones(2), delta=np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 1.5},
+        {"steps": -1},
+        {"steps": "ten"},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.01},
+        {"noise_multiplier": -0.1},
+        {"noise_multiplier": np.nan},
+        {"noise_multiplier": [1.0, 2.0], "steps": [1, 2, 3]},
+    ],
+)
+def test_bad_input_is_refused(change):
+    good = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 1, "delta": 0.1}
+    with pytest.raises(InputError):
+        events.certify_epsilon(**{**good, **change})

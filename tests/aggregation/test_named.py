@@ -130,3 +130,12 @@ def test_a_rule_objects_to_a_plan_that_does_its_work_already(plan):
 def test_an_unknown_name_is_explained_for_a_plan_too(plan):
     with pytest.raises(InputError, match="Did you mean 'mean'"):
         for_plan("meen", plan)
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS)
+def test_a_single_draw_is_the_result(name, make_cohort):
+    rule = make_rule("aggregation", name, ALIKE.get(name, {}))
+    updates = randn(1, 12)
+    for std in (0.0, 1.5):
+        combined = rule.combine(updates, make_cohort([std], clients=[3]))
+        torch.testing.assert_close(combined, updates[0])

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan, train
+from dpcohort.config import loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.engine._local_rule import ControlVariates, Proximal, local_rule
 from dpcohort.errors import InputError
-from dpcohort.runs import train_side_by_side, verify_run
+from dpcohort.runs import configured_optimiser, train_side_by_side, verify_run
 from dpcohort.runs._job import make_job
 from dpcohort.runs._training import train_job
 
@@ -130,3 +131,9 @@ def test_it_changes_nothing_that_is_counted(tmp_path: Any) -> None:
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("plain", "rule")]
     assert ledgers[0] == ledgers[1]
     assert verify_run(tmp_path / "rule").holds
+
+
+def test_a_config_names_it() -> None:
+    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
+    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
+    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)

@@ -324,3 +324,15 @@ def test_rules_are_measured_against_the_distributed_optimum():
     costs = Costs(plan.problem.unbiased, noise, linear)
     assert plan.selection.lower_bound == pytest.approx(best.lower_bound)
     assert plan.selection.objective == pytest.approx(Pool(3, 3).objective(people.unbiased, costs))
+
+
+def test_floors_above_the_sizes_lower_the_others_so_that_weights_sum_to_one():
+    """A share of 0.5 must go to a client of 0.1; nobody is above its size by choice."""
+    u, floor = np.array([0.1, 0.3, 0.3, 0.3]), np.array([0.5, 0.0, 0.0, 0.0])
+    for a in ([1.0, 1.0, 9.0, 400.0], [1.0, 0.0, 0.0, 0.0], [400.0, 1.0, 1.0, 0.0]):
+        found = solve_distributed(
+            u, a, cohort_size=3, honest=2, linear_costs=0.1 * np.array(a), floor=floor
+        )
+        assert found.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+        assert found.probabilities[0] >= 0.5
+        assert 0.0 <= found.gap <= 1e-9 * found.objective

@@ -35,15 +35,6 @@ def test_a_table_of_pairs_with_reasons_for_what_is_left_out(terminal, config, tm
     assert 0 < float(rows[0]["certified"]) <= 1
 
 
-def test_as_json_and_nothing_else(terminal, config):
-    found = terminal.json(
-        "compare-rules", config, "--aggregation", "mean,mean", "--seeds", 1, *SHORT
-    )
-    assert [row["selection"] for row in found["rows"]] == ["privacy-aware"] * 2
-    assert found["rows"][0]["accuracy"]["mean"] == found["rows"][1]["accuracy"]["mean"]
-    assert found["skipped"] == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

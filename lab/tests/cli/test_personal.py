@@ -77,11 +77,6 @@ def test_bad_settings_are_named(terminal, config, tmp_path, option, value, words
     assert not (out / "personal.json").exists()
 
 
-def test_a_run_that_is_not_there_is_code_3(terminal, tmp_path):
-    terminal("personal", tmp_path / "none", code=3)
-    assert "there is no run at" in terminal.errors
-
-
 def test_a_run_without_a_config_says_what_to_do(terminal, tmp_path):
     from dpcohort import Population, Training, make_plan, train
 

@@ -38,16 +38,6 @@ def test_one_table_of_schemes_on_the_same_data(terminal, digits_config):
     assert "must not be compared as equals" in words
 
 
-def test_json_holds_every_receipt_and_nothing_else(terminal, digits_config):
-    found = terminal.json("schemes", digits_config, "--schemes", "model-clipping", *SHORT)
-    (outcome,) = found["schemes"][0]
-    assert outcome["scheme"]["unit"] == "client"
-    assert outcome["rounds"] == 3
-    assert len(outcome["receipts"]) == 5
-    assert all(receipt["holds"] for receipt in outcome["receipts"])
-    assert outcome["stamp"].startswith("NOT PRIVATE")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
