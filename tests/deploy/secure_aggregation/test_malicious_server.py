@@ -316,6 +316,7 @@ class TestOnce:
         with pytest.raises(InputError, match="no second unmasking"):
             cohort.reveal(server, ME)
 
+
     def test_a_member_whose_disk_was_put_back_and_that_masks_again(self, cohort, server):
         """Its masks in common are the same; the others do not take its new own one off."""
         cohort.reveal(server, ME)
@@ -330,10 +331,12 @@ class TestOnce:
         with pytest.raises(InputError, match="sealed by ward-4"):
             cohort.reveal(server, ME, sealed=bytes(sealed))
 
+
     def test_what_is_refused_is_not_committed_to(self, cohort, server):
         with pytest.raises(InputError):
             cohort.reveal(server, ME, sealed=b"")
         assert cohort.committed[ME] == {}
+
 
 
 def test_no_split_of_the_members_gives_both_secrets_of_one(make_cohort):
@@ -383,7 +386,7 @@ BAD_TERMS = {
     "too few members": ({"members": {"a": "0" * 64}}, "members = 1 is not allowed"),
     "one key for two": ({"members": dict.fromkeys("abcd", "0" * 64)}, "the same key"),
     "no key": ({"members": dict.fromkeys("abcd", "key")}, "64 hexadecimal digits"),
-    "no members": ({"members": {}}, "members = 0 is not allowed"),
+    "no members": ({"members": {}}, "at least the 4 of a cohort"),
     "a round that is none": ({"cohorts": {"first": "0" * 64}}, "a whole number"),
     "a cohort that is none": ({"cohorts": {"0": "all"}}, "64 hexadecimal digits"),
     "no rounds": ({"cohorts": {}}, "a table of rounds"),
