@@ -32,15 +32,6 @@ def test_the_list_says_what_the_commands_say(terminal):
         assert " ".join(summary.split()[:5]) in terminal("--help")
 
 
-def test_a_shell_completes_commands_and_options():
-    group = typer.main.get_command(app())
-    context = group.make_context("dpcohort", [], resilient_parsing=True)
-    found = {item.value: item.help for item in group.shell_complete(context, "re")}
-    assert list(found)[:3] == ["replan", "receipt", "report"]
-    assert found["receipt"].startswith("Show a client's receipt")
-    assert [item.value for item in group.shell_complete(context, "--v")] == ["--version"]
-
-
 def test_a_shell_completes_options_of_a_command():
     line = {"_DPCOHORT_COMPLETE": "complete_bash", "COMP_WORDS": "dpcohort train --re"}
     done = subprocess.run(
@@ -126,14 +117,6 @@ def test_a_folder_without_a_run_is_code_3_in_every_command(
     words = ["empty" if word == "RUN" else word for word in RUN_COMMANDS[command]]
     assert terminal(*words, code=3) == ""
     assert "empty is not a run folder" in terminal.errors
-
-
-def test_interrupt_is_code_130(monkeypatch, capsys):
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpcohort.cli.app", stop)
-    assert main([]) == 130
 
 
 def test_a_terminal_that_cannot_show_a_letter_is_no_error(config):

@@ -50,14 +50,6 @@ def test_the_embedded_set_can_be_checked_too(terminal):
     assert "1,442 training" in terminal("data", "check", "digits")
 
 
-def test_a_folder_called_like_a_set_does_not_hide_it(terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
-    terminal("data", "check", "mnist", "--data-dir", ".", code=2)
-    assert "t10k-labels" in terminal.errors
-
-
 def test_checking_broken_files(terminal, tmp_path):
     folder = tmp_path / "some" / "mnist"
     folder.mkdir(parents=True)
@@ -80,10 +72,6 @@ def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch)
     assert f"mnist is whole in {tmp_path / 'here'}" in terminal("data", "fetch", "mnist").replace(
         "\n", ""
     )
-
-
-def test_fetching_something_unknown(terminal):
-    terminal("data", "fetch", "imagenet", code=2)
 
 
 def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):

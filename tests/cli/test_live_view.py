@@ -9,7 +9,7 @@ from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.cli._train import TrainingView, picture, round_sentence, watching
+from dpcohort.cli._train import TrainingView, picture, round_sentence
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import train
 
@@ -78,10 +78,3 @@ def test_where_noise_is_distributed_shares_and_weights_are_shown():
 def test_a_lost_round_is_said(run):
     line = RoundRecord(round=1, clients=(0,), noise_stds=(0.1,), seconds=0.0, lost=True)
     assert "lost in a crash" in round_sentence(line, run)
-
-
-def test_quiet_watches_nothing():
-    with watching("x", quiet=True) as callbacks:
-        assert callbacks == []
-    with watching("x") as callbacks:
-        assert len(callbacks) == 1
