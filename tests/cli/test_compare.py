@@ -43,14 +43,6 @@ def test_a_grid_ends_in_a_sentence_and_its_runs_can_be_compared_again(
     assert found["comparisons"][0]["sentence"] in " ".join(again.split())
 
 
-def test_runs_with_one_label_keep_their_names(terminal, digits_config, tmp_path):
-    for name in ("a", "b"):
-        terminal("train", digits_config, "--out", tmp_path / name, *SHORT)
-    found = terminal.json("compare", tmp_path / "a", tmp_path / "b")
-    assert len(found["groups"]) == 2
-    assert found["comparisons"][0]["difference_points"]["mean"] == 0
-
-
 def test_what_cannot_be_compared(terminal, digits_config, config, tmp_path):
     terminal("compare", tmp_path, code=2)
     assert "two run folders" in terminal.errors

@@ -26,13 +26,6 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(terminal):
     assert found["cifar10"]["how_to_get"] or found["cifar10"]["found"]
 
 
-def test_checking_what_is_not_there(terminal):
-    terminal("data", "check", "cifar10", code=3)
-    assert "cifar10" in terminal.errors
-    terminal("data", "check", "cifar11", code=2)
-    assert "cifar10" in terminal.errors
-
-
 def test_checking_ones_own_arrays(terminal, tmp_path):
     path = tmp_path / "mine.npz"
     arrays = {"train_inputs": np.zeros((6, 3)), "train_labels": [0, 1, 2] * 2}
@@ -58,20 +51,6 @@ def test_checking_broken_files(terminal, tmp_path):
     assert "corrupt" in shown
     assert "missing" in shown
     assert "dpcohort data fetch mnist" in terminal.errors
-
-
-def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch):
-    import dpcohort.data
-
-    def fetched(name, dest, *, progress, mirror):
-        progress("a.gz", 1, 2)
-        progress("a.gz", 2, 2)
-        return tmp_path / "here"
-
-    monkeypatch.setattr(dpcohort.data, "fetch_dataset", fetched)
-    assert f"mnist is whole in {tmp_path / 'here'}" in terminal("data", "fetch", "mnist").replace(
-        "\n", ""
-    )
 
 
 def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):

@@ -46,15 +46,3 @@ def test_a_rule_of_ones_own_from_its_config_and_from_its_plan(terminal, config, 
     assert "cannot be told from the plan alone" in told
     terminal("explain", "strict", tmp_path / "plan.json", "--epsilon", 5, code=2)
     assert "Give the config" in terminal.errors
-
-
-def test_a_client_of_an_adaptive_plan(terminal, config, tmp_path):
-    rule = ["--set", "selection.rule=rpow-d"]
-    terminal("plan", config, *rule, "--out", tmp_path / "plan.json")
-    for source in ([tmp_path / "plan.json"], [config, *rule]):
-        assert "rpow-d chooses each cohort" in " ".join(
-            terminal("explain", "middle", *source).split()
-        )
-        assert terminal.json("explain", "middle", *source)["epsilon"] == 1.5
-        terminal("explain", "middle", *source, "--epsilon", 3, code=2)
-        assert "before the training" in terminal.errors

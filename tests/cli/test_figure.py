@@ -93,15 +93,3 @@ def test_what_is_not_there_to_be_drawn(terminal, tmp_path, monkeypatch):
     terminal("figure", ".", "noise", "--set", "training.rounds=3", code=2)
     assert "belong to a config" in terminal.errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["selektion"], "selection"), (["selection", "--eta", "x"], "auto"),
-     (["selection", "-o", "a.gif"], ".png")],
-)  # fmt: skip
-def test_bad_figures(terminal, arguments, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    terminal("figure", *arguments, code=2)
-    assert words in terminal.errors
-    assert list(tmp_path.iterdir()) == []

@@ -35,13 +35,6 @@ def test_an_id_with_markup_is_inert(terminal, run):
     assert "[red]a[/red]" in terminal("receipt", run, "[red]a[/red]")
 
 
-def test_an_edited_ledger_is_noticed(terminal, run):
-    with open(run / "ledger.jsonl", "a") as file:
-        file.write('{"round": 0, "draws": {"b": 2}}\n')
-    terminal("receipt", run, "b", code=1)
-    assert "ledger.jsonl, line 4" in terminal.errors
-
-
 def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     page = tmp_path / "letter.html"
     receipt = terminal.json("receipt", run, "b", "--letter", page)
