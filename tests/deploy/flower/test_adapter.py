@@ -9,7 +9,6 @@ import importlib
 import inspect
 import os
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -171,21 +170,6 @@ def test_without_flower_the_extra_is_named(monkeypatch):
 def test_a_version_the_adapter_was_not_written_for_is_refused(version):
     with pytest.raises(InputError, match=r"1\.41 or later and below 1\.43"):
         checked_version(version)
-
-
-def test_flowers_programs_are_there_and_take_the_options_of_the_kit():
-    # Read, not run: starting them takes seconds, and the demo does it anyway.
-    import flwr
-
-    programs = {script.name for script in entry_points(group="console_scripts")}
-    assert programs >= {"flwr", "flower-superlink", "flower-supernode"}
-    text = "".join(path.read_text() for path in Path(flwr.__file__).parent.rglob("*.py"))
-    options = (
-        "--host --port --database --disable-runtime-dependency-installation --ssl-ca-certfile "
-        "--ssl-certfile --ssl-keyfile --enable-supernode-auth --superlink --root-certificates "
-        "--auth-supernode-private-key --node-config"
-    )
-    assert [option for option in options.split() if f'"{option}"' not in text] == []
 
 
 class _Fleet:

@@ -41,6 +41,13 @@ def test_weights_that_training_starts_from_are_said_with_whose_they_are(terms):
     assert "ImageNet). Not trained: 1.weight." in text
 
 
+def test_windows_and_ends_are_said(terms):
+    run = replace(terms.runs[0], until="2999-12-31")
+    text = "\n".join(terms_in_words(replace(terms, per="30 days", runs=(run,)), 40))
+    assert "over all runs in any 30 days (" in text
+    assert "Until 2999-12-31 (UTC) and no longer." in text
+
+
 def test_a_run_that_the_cap_cannot_hold_is_pointed_out(terms):
     """Zero-out terms under a replace-one cap count for more than they say."""
     run = replace(terms.runs[0], epsilon=2.2)
