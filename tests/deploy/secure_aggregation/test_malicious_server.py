@@ -316,7 +316,6 @@ class TestOnce:
         with pytest.raises(InputError, match="no second unmasking"):
             cohort.reveal(server, ME)
 
-
     def test_a_member_whose_disk_was_put_back_and_that_masks_again(self, cohort, server):
         """Its masks in common are the same; the others do not take its new own one off."""
         cohort.reveal(server, ME)
@@ -331,12 +330,10 @@ class TestOnce:
         with pytest.raises(InputError, match="sealed by ward-4"):
             cohort.reveal(server, ME, sealed=bytes(sealed))
 
-
     def test_what_is_refused_is_not_committed_to(self, cohort, server):
         with pytest.raises(InputError):
             cohort.reveal(server, ME, sealed=b"")
         assert cohort.committed[ME] == {}
-
 
 
 def test_no_split_of_the_members_gives_both_secrets_of_one(make_cohort):
