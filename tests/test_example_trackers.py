@@ -71,7 +71,7 @@ def test_a_private_training_refuses_it_and_the_finished_run_is_logged(
     name, plan, sent, tmp_path, monkeypatch
 ):
     out, log = tmp_path / "run", log_of(name, tmp_path)
-    private = {"device": "cpu", "private_entropy": True, "out": out}
+    private = {"device": "cpu", "out": out}
     with pytest.raises(InputError, match=r"tell how many records were drawn. Nothing was spent"):
         train(plan, "logistic", "digits", callbacks=[log], **private)
     assert not out.exists()

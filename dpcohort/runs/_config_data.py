@@ -47,6 +47,13 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
         InputError: it names none.
         DataMissingError: it is not on this machine.
     """
+    section, found = data_section(config), _named_data(config, clients)
+    if section.public in (None, found.public):
+        return found
+    return replace(found, public=section.public)
+
+
+def _named_data(config: Config, clients: Collection[str] | None) -> Dataset:
     section = data_section(config)
     name = section.name
     if is_table(section.name):

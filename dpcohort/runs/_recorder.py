@@ -356,6 +356,13 @@ def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> N
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return
+    if "randomness" in different:
+        was, now = ("a simulation", "private")[:: 1 if job.private else -1]
+        raise InputError.because(
+            f"{folder} was begun as {was} run, and this is {now}: batches and noise of a private "
+            "run were kept by nobody, so it is never repeated with those of a seed. Resume as it "
+            "was begun, or choose another folder."
+        )
     key = different[0]
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
     if "plan" in different:

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract, Event, History, attack_risk
 from dpcohort.runs import Run, train
 
@@ -90,7 +91,7 @@ def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(t
 def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     plan = Run.load(run).plan
     out, page = tmp_path / "private", tmp_path / "letter.html"
-    train(plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    train(plan, "logistic", replace(load_dataset("digits"), public=False), out=out, device="cpu")
     terminal("receipt", out, "b", "--letter", page)
     text = " ".join(page.read_text().split())
     assert "The promise was kept" in text

@@ -149,6 +149,6 @@ def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, sta
     assert "failed on records of a round (own_losses_of_a_command.py, line 13)" in terminal.errors
     assert "ValueError: a stay of" in terminal.errors
     # Alone, no record is many; what fails counts for nothing and is not told.
-    shown = terminal("train", stays, "-o", "private", "--private-entropy", *own)
+    shown = terminal("train", stays, "-o", "private", *own)
     assert "stay of" not in shown + terminal.errors
     sys.modules.pop("own_losses_of_a_command", None)

@@ -158,9 +158,9 @@ def test_an_estimate_is_taken_from_the_budgets_before_planning(config):
 
 def test_a_private_run_takes_no_bounds_whose_noise_is_known(config):
     with pytest.raises(InputError, match="its noise came from a seed, so no budget covers it"):
-        configured_job(config, private_entropy=True)
+        configured_job(config)
     estimated(config.folder, seed=None)
-    assert configured_job(config, private_entropy=True).private
+    assert configured_job(config).private
 
 
 @pytest.mark.parametrize(

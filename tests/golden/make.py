@@ -883,7 +883,7 @@ def _make_runs(out: Path, scratch: Path) -> None:
     for name in STOPPED:
         train_stopped(name, out / "runs" / name, resume=False, stop=1)
     private = out / "runs" / "private"
-    done("train", HERE / "base.toml", "--private-entropy", "--json", "--out", private)
+    done("train", HERE / "base.toml", "--set", "data.public=false", "--json", "--out", private)
     _write(out / "runs.json", runs)
     folders = sorted((out / "runs").iterdir())
     _write(out / "verified.json", {folder.name: verified(folder) for folder in folders})
