@@ -500,9 +500,7 @@ def make_job(
     device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
     simulate = simulation_seed(options.get("simulate"), public=dataset.public, seed=seed)
-    if private := simulate is None:
-        check_stated(dataset)
-    else:
+    if simulate is not None:
         whole_number("simulate", simulate, at_least=0)
         dataset.refuse_unusable()
     check_own_loss(dataset.task)
@@ -533,8 +531,10 @@ def make_job(
     _check_partition(plan, partition, dataset)
     if after is not None:
         check_holders(after, plan, partition, dataset)
+    private = simulate is None
     if private:
         refuse_simulated(plan.past.paid.charges)
+        check_stated(dataset)
         _check_sampling(plan)
     if merged := options.get("merged_noise", False):
         _check_mergeable(plan, rule, private=private)

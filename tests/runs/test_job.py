@@ -57,10 +57,10 @@ def test_records_mapped_from_a_file_stay_there_and_train_to_the_same_bits(plan, 
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     held, mapped = dataset_from_arrays("held", **arrays), load_dataset(tmp_path)
-    runs = [train(plan, "logistic", data, device="cpu") for data in (held, mapped)]
+    runs = [train(plan, "logistic", data, device="cpu", simulate=0) for data in (held, mapped)]
     for name, values in runs[0].model.items():
         assert np.array_equal(values, runs[1].model[name])
-    records = make_job(plan, "logistic", mapped, device="cpu").records()
+    records = make_job(plan, "logistic", mapped, device="cpu", simulate=0).records()
     assert records._inputs.data_ptr() == mapped.train_inputs.ctypes.data
 
 
@@ -158,7 +158,7 @@ def test_a_job_has_one_source_of_randomness_and_a_changed_copy_its_own(plan, dig
     first, again = (private.streams.noise_key(round=0, client=0) for _ in range(2))
     assert first != again  # trained twice, it has other noise
     seeded = make_job(plan, "logistic", digits, device="cpu", seed=5)
-    assert (seeded.streams.seed, dataclasses.replace(seeded, seed=6).streams.seed) == (5, 6)
+    assert (seeded.streams.seed, dataclasses.replace(seeded, simulate=6).streams.seed) == (5, 6)
 
 
 def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
@@ -169,6 +169,7 @@ def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
         train_labels=rng.integers(0, 10, 1200),
         test_inputs=np.zeros((2, 1, 8, 8), np.uint8),
         test_labels=[0, 9],
+        public=True,
     )
     job = make_job(small_plan(), "logistic", data, device="cpu")
     resident, labels = job.records().gather(np.arange(5))
