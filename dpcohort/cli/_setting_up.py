@@ -212,7 +212,7 @@ def _for_table(
             categories={name: proposed(name) for name in features if kinds[name] == "text"},
             target_bounds=ends(label[0]) if kind == "regression" else [],
             left_out=[name for name, found in kinds.items() if found == "free text"],
-            test_public=public,
+            public=public,
             cohort_size=min(10, len(names)),
         )
 

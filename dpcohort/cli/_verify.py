@@ -7,6 +7,7 @@ a training of ours or a step of a user's own. Exit code 1 if a promise is broken
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from typer import Argument, Option
 
 from dpcohort._validate import choice, number
 from dpcohort.accounting._samplers import SAMPLERS
+from dpcohort.atomic_file import write_text
 from dpcohort.cli._terminal import JsonOption, LetterOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -114,6 +116,13 @@ def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
     letter: LetterOption = None,
+    registry: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.json",
+            help="Write a draft for the public registry of DP deployments; - for the terminal.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
@@ -126,6 +135,10 @@ def receipt(
     verified = verify_run(run, method="pld")
     if letter is not None:
         _write_letter(letter, loaded, found, verified, shown=run)
+    if registry is not None:
+        _write_registry(registry, loaded, found, verified)
+        if str(registry) == "-":
+            return
     if as_json:
         print_json(found.to_dict())
     else:
@@ -206,8 +219,35 @@ def _write_letter(
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        judged="" if run.check is None else run.check.sentence,
         verification=verified,
     )
+
+
+def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verification) -> None:
+    from dpcohort.errors import VerificationError
+    from dpcohort.report._registry import registry_entry
+    from dpcohort.report._statement import RunStatement
+
+    if verified.kind != "private" or not verified.finished:
+        state = verified.kind.replace("sim", "a sim") if verified.finished else "not finished"
+        raise InputError.because(
+            f"the registry is for deployments, and this run is {state}: nothing was written."
+        )
+    if not verified.holds:
+        raise VerificationError(f"{verified.path} does not verify: nothing was written.")
+    answers = RunStatement(
+        receipt,
+        run.plan.training.clip,
+        run.settings.get("engine") == "flower",
+        "" if run.check is None else run.check.sentence,
+    )
+    entry = registry_entry(run, answers, seal=verified.seal)
+    if str(path) == "-":
+        print_json(entry)
+        return
+    write_text(path, json.dumps(entry, indent=2, ensure_ascii=False) + "\n")
+    say(f"Wrote {path}. Fill in what begins with TO BE FILLED IN; it is valid YAML as well.")
 
 
 #: Of each test; all of them on all trainings stay below 1e-5 together.

@@ -17,6 +17,7 @@ import pwd
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +38,12 @@ from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
     AcceptedReports,
     AcrossRuns,
+    CapPeriod,
     Delta,
+    LastDay,
     LifetimeCap,
     Natural,
+    Period,
     Positive,
     Relation,
     RunTerms,
@@ -260,6 +264,7 @@ class AcceptedRun(Format):
         reports: noisy means of losses that a server may ask for; None for none.
         pool: whose noise is counted on beside the client's own; None for nobody's. Needs ``plan``
             and ``least_noise_multiplier``, which is that of h honest shares.
+        until: last day of the permit, UTC.
     """
 
     run: Name
@@ -278,6 +283,7 @@ class AcceptedRun(Format):
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None
+    until: LastDay = date.max
 
     @model_validator(mode="after")
     def _check_pool(self) -> AcceptedRun:
@@ -422,8 +428,10 @@ class GuardTerms(Format):
 
     Attributes:
         dataset: name of the data in the ledger.
-        lifetime_epsilon: ε the data may spend in all runs together, ever.
-        lifetime_delta: δ the data may spend in all runs together, ever.
+        lifetime_epsilon: ε the data may spend in all runs together, ever, or as ``per`` says.
+        lifetime_delta: δ the same way.
+        per: ``lifetime``, or a length of time such as ``365 days``, in any window of which no more
+            is spent.
         across_runs: ``summed`` (each begun run counts in full; holds against a server that picks
             its next step from what it has seen) or ``composed``; see
             :class:`~dpcohort.deploy.ledger._terms.LifetimeCap`.
@@ -455,6 +463,7 @@ class GuardTerms(Format):
     dataset: Name
     lifetime_epsilon: Positive
     lifetime_delta: Delta
+    per: CapPeriod = Period()
     across_runs: AcrossRuns = "summed"
     neighbours: Neighbours = "zero-out"
     model: ModelTerms
@@ -498,6 +507,7 @@ class GuardTerms(Format):
         return LifetimeCap(
             epsilon=self.lifetime_epsilon,
             delta=self.lifetime_delta,
+            per=self.per,
             neighbours=self.neighbours,
             across_runs=self.across_runs,
             fingerprint=fingerprint,
