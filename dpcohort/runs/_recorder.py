@@ -357,11 +357,11 @@ def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> N
     if not different:
         return
     if "randomness" in different:
-        was, now = ("a simulation", "private")[:: 1 if job.private else -1]
         raise InputError.because(
-            f"{folder} was begun as {was} run, and this is {now}: batches and noise of a private "
-            "run were kept by nobody, so it is never repeated with those of a seed. Resume as it "
-            "was begun, or choose another folder."
+            f"{folder} is a simulation, and this run would be private. Choose another folder."
+            if job.private
+            else f"{folder} is private, and cannot be repeated with a seed: nobody kept its "
+            "batches and noise. Resume it without a simulation, or choose another folder."
         )
     key = different[0]
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"

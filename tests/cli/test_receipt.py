@@ -111,7 +111,8 @@ def test_a_draft_for_the_registry_of_deployments(terminal, run, tmp_path):
     terminal("receipt", run, "b", "--registry", page, code=2)
     assert "this run is a simulation" in terminal.errors
     assert not page.exists()
-    train(Run.load(run).plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    secret = replace(load_dataset("digits"), public=False)
+    train(Run.load(run).plan, "logistic", secret, out=out, device="cpu")
     assert "TO BE FILLED IN" in terminal("receipt", out, "b", "--registry", page)
     entry = json.loads(page.read_text())
     schema = json.loads((SCHEMAS / "deployments-registry.schema.json").read_text())

@@ -342,7 +342,8 @@ def clinics(tmp_path):
         "[training]\nrounds = 3\ncohort_size = 2\nsampling_rate = 1.0\n"
         '[data]\nname = "patients.csv"\nlabel = "outcome"\nlabels = ["well", "ill"]\n'
         'client = "clinic"\ntest_share = 0.25\n[data.bounds]\nage = [0, 110]\n'
-        '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[run]\nsimulate = 0\ndevice = "cpu"\n'
+        '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[run]\ndevice = "cpu"\n'
+        "simulate = 0\n"
     )
     return config
 
