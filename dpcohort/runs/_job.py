@@ -315,8 +315,8 @@ class Job(TrainingJob):
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
 
-        A run without ``aggregation`` takes the plain mean, and one without ``merged_noise`` draws
-        the noise of every draw.
+        A run without ``aggregation`` takes the plain mean, one without ``merged_noise`` draws the
+        noise of every draw, and a simulation without ``simulate`` has the seed of the run.
         """
         combined = described_aggregation(self.aggregation, self.plan)
         return {
@@ -326,7 +326,8 @@ class Job(TrainingJob):
             "plan": self.plan.sha256,
             "seed": self.seed,
             "randomness": "entropy" if self.private else "seeded",
-            **({"noise": PRIVATE_NOISE} if self.private else {"simulate": self.simulate}),
+            **({"noise": PRIVATE_NOISE} if self.private else {}),
+            **({} if self.simulate in (None, self.seed) else {"simulate": self.simulate}),
             "data": {
                 "name": self.data.name,
                 "records": len(self.data),

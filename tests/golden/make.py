@@ -480,7 +480,7 @@ def engine(scratch: Path) -> dict[str, Any]:
             dimension=sum(p.numel() for p in module.parameters()),
         )  # fmt: skip
         plan = make_plan(clients, settings, selection="unbiased", seed=1)
-        run = train(plan, model, data, seed=1, device="cpu")
+        run = train(plan, model, data, seed=1, simulate=1, device="cpu")
         digest = hashlib.sha256()
         for key in sorted(run.model):
             digest.update(np.ascontiguousarray(run.model[key]).tobytes())
