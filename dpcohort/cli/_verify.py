@@ -195,7 +195,7 @@ def _write_letter(
     path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
 ) -> None:
     from dpcohort.accounting import attack_risk
-    from dpcohort.report.html._letter import write_letter
+    from dpcohort.report.html._letter import another_client, write_letter
 
     k = run.plan.population.index_of(receipt.client)
     made = int(run.reports[k])
@@ -219,6 +219,7 @@ def _write_letter(
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        beside=another_client(run, k) if receipt.protects.name == "person" else None,
         judged="" if run.check is None else run.check.sentence,
         verification=verified,
     )
