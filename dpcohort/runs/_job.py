@@ -378,7 +378,7 @@ class Job(TrainingJob):
     def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
         """What the clients release for it, once it is charged."""
         outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
-        return terms.sums(self.data, outputs, terms.keys(None if self.private else self.seed))
+        return terms.sums(self.data, outputs, terms.keys(self.simulate))
 
     @property
     def may_test(self) -> bool:
