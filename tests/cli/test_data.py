@@ -26,13 +26,6 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(terminal):
     assert found["cifar10"]["how_to_get"] or found["cifar10"]["found"]
 
 
-def test_checking_what_is_not_there(terminal):
-    terminal("data", "check", "cifar10", code=3)
-    assert "cifar10" in terminal.errors
-    terminal("data", "check", "cifar11", code=2)
-    assert "cifar10" in terminal.errors
-
-
 def test_checking_ones_own_arrays(terminal, tmp_path):
     path = tmp_path / "mine.npz"
     arrays = {"train_inputs": np.zeros((6, 3)), "train_labels": [0, 1, 2] * 2}
@@ -50,14 +43,6 @@ def test_the_embedded_set_can_be_checked_too(terminal):
     assert "1,442 training" in terminal("data", "check", "digits")
 
 
-def test_a_folder_called_like_a_set_does_not_hide_it(terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
-    terminal("data", "check", "mnist", "--data-dir", ".", code=2)
-    assert "t10k-labels" in terminal.errors
-
-
 def test_checking_broken_files(terminal, tmp_path):
     folder = tmp_path / "some" / "mnist"
     folder.mkdir(parents=True)
@@ -66,24 +51,6 @@ def test_checking_broken_files(terminal, tmp_path):
     assert "corrupt" in shown
     assert "missing" in shown
     assert "dpcohort data fetch mnist" in terminal.errors
-
-
-def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch):
-    import dpcohort.data
-
-    def fetched(name, dest, *, progress, mirror):
-        progress("a.gz", 1, 2)
-        progress("a.gz", 2, 2)
-        return tmp_path / "here"
-
-    monkeypatch.setattr(dpcohort.data, "fetch_dataset", fetched)
-    assert f"mnist is whole in {tmp_path / 'here'}" in terminal("data", "fetch", "mnist").replace(
-        "\n", ""
-    )
-
-
-def test_fetching_something_unknown(terminal):
-    terminal("data", "fetch", "imagenet", code=2)
 
 
 def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):

@@ -41,19 +41,6 @@ def test_an_id_with_markup_is_inert(terminal, run):
     assert "[red]a[/red]" in terminal("receipt", run, "[red]a[/red]")
 
 
-def test_no_such_client_and_no_run(terminal, run, tmp_path):
-    terminal("receipt", run, "c", code=2)
-    assert "client" in terminal.errors
-    terminal("receipt", tmp_path, "b", code=3)
-
-
-def test_an_edited_ledger_is_noticed(terminal, run):
-    with open(run / "ledger.jsonl", "a") as file:
-        file.write('{"round": 0, "draws": {"b": 2}}\n')
-    terminal("receipt", run, "b", code=1)
-    assert "ledger.jsonl, line 4" in terminal.errors
-
-
 def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     page = tmp_path / "letter.html"
     receipt = terminal.json("receipt", run, "b", "--letter", page)
@@ -144,14 +131,6 @@ def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp
     report = json.loads(terminal("report", run, "--out", page, "--json", code=1))
     assert report["headline"].startswith("unbiased: its files do not fit together, so no result")
     assert "99.9" not in report["headline"]
-
-
-def test_a_letter_cannot_be_steered_by_a_name(terminal, run, tmp_path):
-    page = tmp_path / "letter.html"
-    terminal("receipt", run, "[red]a[/red]", "--letter", page)
-    text = page.read_text()
-    assert "[red]a[/red]" in text
-    assert "<script" not in text
 
 
 def test_a_letter_that_cannot_be_written(terminal, run, tmp_path):

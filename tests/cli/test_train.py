@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
@@ -31,13 +30,6 @@ def test_from_a_new_config_to_a_verified_run(terminal, tmp_path):
     assert verify_run(out).holds
     assert (out / "config.toml").exists()
     assert "holds" in terminal("verify", out)
-
-
-def test_json_is_only_json(terminal, digits_config, tmp_path):
-    found = terminal.json("train", digits_config, "--out", tmp_path / "run", *SHORT)
-    assert found["promises_hold"]
-    assert found["result"]["accuracy"]["mean"] == found["runs"][0]["test_accuracy"]
-    assert found["private"] is False
 
 
 def test_seeds_get_folders_of_their_own(terminal, digits_config, tmp_path):
@@ -106,39 +98,6 @@ def test_bad_input_is_one_message(
 def test_a_config_without_data(terminal, config, tmp_path):
     terminal("train", config, "--out", tmp_path / "run", code=2)
     assert "no [data]" in terminal.errors
-
-
-def test_data_of_wrong_shape(terminal, digits_config, tmp_path):
-    import numpy as np
-
-    np.savez(
-        tmp_path / "own.npz",
-        train_inputs=np.zeros((4, 2)),
-        train_labels=[0, 1, 0, 1],
-        test_inputs=np.zeros((1, 3)),
-        test_labels=[0],
-    )
-    terminal(
-        "train", digits_config, "--out", tmp_path / "run", "--set", "data.name=own.npz", code=2
-    )
-    assert "test_inputs" in terminal.errors
-
-
-def test_settings_are_plain_json(terminal, digits_config, tmp_path):
-    terminal("train", digits_config, "--out", tmp_path / "run", *SHORT)
-    for path in (tmp_path / "run").rglob("*.json"):
-        json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
-
-
-def test_a_folder_of_data_is_looked_in_first(terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPCOHORT_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    terminal("new", "d.toml", "--from", "digits")
-    (tmp_path / "mine").mkdir()
-    arguments = ("train", "d.toml", "--out", "run", "--set", "data.name=mnist")
-    terminal(*arguments, "--data-dir", "mine", code=3)
-    assert str(tmp_path / "mine") in terminal.errors
 
 
 def test_private_models_are_released_once(terminal, tmp_path):

@@ -126,15 +126,15 @@ def test_names_and_settings_are_checked(name: str, settings: Any, message: str) 
         local_rule(name, settings)
 
 
-def test_a_config_names_it() -> None:
-    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
-    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
-    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)
-
-
 def test_it_changes_nothing_that_is_counted(tmp_path: Any) -> None:
     train(plan_of(), "logistic", "digits", device="cpu", out=tmp_path / "plain")
     train_job(job_of(RULES["control-variates"]), out=tmp_path / "rule")
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("plain", "rule")]
     assert ledgers[0] == ledgers[1]
     assert verify_run(tmp_path / "rule").holds
+
+
+def test_a_config_names_it() -> None:
+    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
+    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
+    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)

@@ -36,10 +36,6 @@ def test_a_folder_in_use_is_never_touched(tmp_path):
         begin_run(tmp_path / "other" / "thesis.tex" / "run")
 
 
-def test_an_empty_folder_may_be_used(tmp_path):
-    assert (begin_run(tmp_path) / "receipts").is_dir()
-
-
 def test_a_start_cut_short_may_be_begun_again(tmp_path):
     folder = begin_run(tmp_path / "run")
     (folder / "ledger.jsonl").write_text('{"format": "dpcohort ledger"}\n')
@@ -70,12 +66,6 @@ def test_a_folder_of_seeds_is_no_run_and_says_what_is(tmp_path):
     found = find_runs(tmp_path)
     assert [folder.name for folder in found] == ["seed-0", "seed-1"]
     assert find_runs(found[0]) == [found[0]]
-
-
-def test_a_file_is_no_run_folder(tmp_path):
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="is a file, not a run folder"):
-        find_run(tmp_path / "plan.json")
 
 
 def test_json_is_finite_and_an_object(tmp_path):

@@ -5,16 +5,19 @@ A run folder of each kind is walked: each value of each JSON file, each line of 
 the ends and in the middle of every other file, files taken away and added. ``verify`` must find
 each. Somebody who makes all hashes anew afterwards is a second matter: what is found then is what
 speaks for itself, what is not is in ``WORD``, and all of it is found where the run is signed.
+Every third change is made, in each kind of run another third; ``DPCOHORT_CHANGES=1`` makes all.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from dpcohort.runs._seal import sign_seal, write_sealed
 from dpcohort.runs._training import train_job
 
 SETTINGS = Training(rounds=3, cohort_size=2, batch_size=20, dimension=650)
+EVERY = 1 if os.environ.get("DPCOHORT_CHANGES") else 3
 
 #: The digits as if they were not public.
 SECRET = replace(load_dataset("digits"), public=False)
@@ -190,7 +194,8 @@ def walk(
     """Make one change after the other in a copy; how many there are, and which are not found."""
     shutil.copytree(run, copy)
     tried = 0
-    for what, path, content in changes(run):
+    first = list(KINDS).index(run.parent.name.rstrip("0123456789")) % EVERY
+    for what, path, content in islice(changes(run), first, None, EVERY):
         place = copy / path.relative_to(run)
         if content is None:
             place.unlink()
@@ -230,7 +235,7 @@ WORD = re.compile(
 
 def test_every_change_is_found(folder: Path, tmp_path: Path) -> None:
     hidden: list[str] = []
-    assert walk(folder, tmp_path / "copy", missed=lambda what, _: hidden.append(what)) > 300
+    assert walk(folder, tmp_path / "copy", missed=lambda what, _: hidden.append(what)) > 300 / EVERY
     assert hidden == []
 
 
@@ -258,4 +263,4 @@ def test_hashes_made_anew_hide_the_operators_word_alone_and_no_signed_change(
 
     walk(folder, tmp_path / "copy", then=sealed_anew, missed=note)
     assert [one for one in hidden if not WORD.match(one)] == []
-    assert len(hidden) > 50
+    assert len(hidden) > 50 / EVERY

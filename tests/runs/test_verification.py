@@ -67,19 +67,6 @@ def test_a_replayed_round_is_an_overspend_with_client_and_numbers(finished, plan
     assert "round 0 is counted twice" in found
 
 
-def test_an_extra_draw_of_one_client(finished, plan):
-    path = finished / "ledger.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    entry = json.loads(lines[1])
-    client = drawn_client(finished)
-    entry["draws"][client] = entry["draws"].get(client, 0) + 9
-    path.write_text("".join([lines[0], json.dumps(entry) + "\n", *lines[2:]]))
-    found = problems(finished)
-    assert f"overspent {client}" in found
-    assert f"mismatch {client}: ledger.jsonl counts" in found
-    assert "its receipt says spent_draws" in found
-
-
 def test_a_missing_line_is_an_uncounted_draw(finished):
     path = finished / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -98,22 +85,6 @@ def test_a_last_round_cannot_be_hidden(finished):
     found = problems(finished)
     assert "only 5 of 6 rounds are counted" in found
     assert "round-0000006.safetensors holds round 5, which is not in the ledger" in found
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"round": 77, "draws": {}}',
-        '{"round": 0, "draws": 3}',
-        '{"round": 0, "draws": {"nobody": 1}}',
-        '{"round": 0, "draws": {"client-0": -1}}',
-        '{"round": 0, "draws": {"client-0": 1.5}}',
-    ],
-)
-def test_strange_lines_of_the_ledger(finished, line):
-    with open(finished / "ledger.jsonl", "a") as file:
-        file.write(line + "\n")
-    assert "ledger.jsonl" in problems(finished)
 
 
 @pytest.mark.parametrize(

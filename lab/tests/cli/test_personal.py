@@ -60,28 +60,6 @@ def test_a_private_run_tells_nothing_of_personal_models(terminal, config, tmp_pa
     assert _held(out) == before
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("--pull", "-0.1", "pull = -0.1"),
-        ("--pull", "strong", "pull = 'strong'"),
-        ("--steps", "0", "steps = 0"),
-        ("--method", "mr-mtl", "method = 'mr-mtl'"),
-    ],
-)
-def test_bad_settings_are_named(terminal, config, tmp_path, option, value, words):
-    out = tmp_path / "run"
-    terminal("train", config, "--out", out, *SHORT)
-    terminal("personal", out, option, value, code=2)
-    assert words in " ".join(terminal.errors.split())
-    assert not (out / "personal.json").exists()
-
-
-def test_a_run_that_is_not_there_is_code_3(terminal, tmp_path):
-    terminal("personal", tmp_path / "none", code=3)
-    assert "there is no run at" in terminal.errors
-
-
 def test_a_run_without_a_config_says_what_to_do(terminal, tmp_path):
     from dpcohort import Population, Training, make_plan, train
 
