@@ -146,8 +146,8 @@ CHARGES = "charges"
 _FIRST = (CONFIG, PLAN, PARTITION, ENVIRONMENT, LEDGER, ROUNDS)
 
 
-def without_times(folder: Path, *names: str) -> None:
-    """Give these files of a private run's folder, or all, the time at which its plan was written.
+def without_times(folder: Path) -> None:
+    """Give everything in a private run's folder the time at which its plan was written.
 
     Times of checkpoints and of the last round tell how long rounds took, and so how many records
     were in them.
@@ -166,7 +166,7 @@ def without_times(folder: Path, *names: str) -> None:
     if not (folder / PLAN).exists():
         return
     began = (folder / PLAN).stat().st_mtime_ns
-    for path in [folder / name for name in names] or [*folder.rglob("*"), folder]:
+    for path in (*folder.rglob("*"), folder):
         os.utime(path, ns=(began, began), follow_symlinks=False)
 
 

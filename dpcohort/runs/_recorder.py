@@ -202,7 +202,6 @@ class Recorder:
         done, total = state.next_round, self.job.plan.training.rounds
         if done % self.job.checkpoint_every == 0 or done == total:
             self.keep(state)
-        self._forget_times(LEDGER, ROUNDS)
         return record
 
     def lost_round(self, round: int, state: EngineState) -> None:
@@ -235,10 +234,10 @@ class Recorder:
         )
         self._forget_times()
 
-    def _forget_times(self, *names: str) -> None:
+    def _forget_times(self) -> None:
         """Files of a private run say of no time but that at which it began; a crash may come."""
         if self.job.private and self.run.path is not None:
-            without_times(self.run.path, *names)
+            without_times(self.run.path)
 
     def finish(self, state: EngineState) -> None:
         """The model, the receipts and the result."""
