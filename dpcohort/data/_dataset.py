@@ -8,6 +8,7 @@ them that no budget pays for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,6 +129,7 @@ class Dataset:
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
+        row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -151,6 +153,7 @@ class Dataset:
     unusable: str = ""
     counted_classes: bool = False
     persons: Persons | None = None
+    row_bound: float = math.inf
 
     def __post_init__(self) -> None:
         given: object = self.task
