@@ -35,7 +35,7 @@ from dpcohort.accounting import (
     certify_epsilon,
     deploy_noise,
 )
-from dpcohort.accounting._charges import after_charges
+from dpcohort.accounting._charges import after_charges, check_kept
 from dpcohort.accounting._contract import Guard, NoiseModel
 from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting._distributed import NoiseShares, refuse_undistributable, with_lattice
@@ -656,6 +656,7 @@ def make_plan(
     progress: Progress = silent,
     before: Sequence[Segment] = (),
     charges: Sequence[Charge] = (),
+    evaluation: float | None = None,
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
@@ -672,6 +673,8 @@ def make_plan(
         progress: told how far a plan for many clients has come.
         before: earlier runs that it goes on from; each client has what they left of its budget.
         charges: what was paid beside rounds, ever; it is taken off the budgets first.
+        evaluation: share of what is left that is kept to evaluate the model on test records that
+            are not public, once, when it is trained.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise, or clients with nothing left.
@@ -693,8 +696,9 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    whole, population = population, after_charges(population, charges)
-    past = Past(tuple(before), Paid.of(whole, charges))
+    kept = 0.0 if evaluation is None else check_kept(evaluation)
+    whole, population = population, after_charges(population, charges, kept=kept)
+    past = Past(tuple(before), Paid.of(whole, charges, kept))
     past.check(population, contract, training.cohort_size)
     refuse_undistributable(contract, training, draws, len(population))
     problem, levels = selection_problem(

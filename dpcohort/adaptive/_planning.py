@@ -34,7 +34,7 @@ from dpcohort.accounting import (
     gaussian_mu,
     paper_noise_multiplier,
 )
-from dpcohort.accounting._charges import after_charges
+from dpcohort.accounting._charges import after_charges, check_kept
 from dpcohort.accounting._contract import Guard
 from dpcohort.accounting._deployed_noise import DeployedNoise, noise_after
 from dpcohort.accounting._distributed import adaptive_under_distributed_trust
@@ -64,6 +64,7 @@ def make_adaptive_plan(
     progress: Progress = silent,
     before: Sequence[Segment] = (),
     charges: Sequence[Charge] = (),
+    evaluation: float | None = None,
 ) -> Plan:
     """Fix caps and terms, calibrate the noise to them and certify it.
 
@@ -83,6 +84,8 @@ def make_adaptive_plan(
         progress: told how many clients are certified.
         before: earlier runs that it goes on from; each client has what they left of its budget.
         charges: what was paid beside rounds, ever; it is taken off the budgets first.
+        evaluation: share of what is left that is kept to evaluate the model on test records that
+            are not public, once, when it is trained.
 
     Raises:
         InputError: an unknown rule (the nearest name is suggested) or setting, a cap, d, number of
@@ -119,8 +122,9 @@ def make_adaptive_plan(
             mode="raw" if reports == "raw" else "private",
             share=report_share,
         )
-    whole, population = population, after_charges(population, charges)
-    past = Past(tuple(before), Paid.of(whole, charges))
+    kept = 0.0 if evaluation is None else check_kept(evaluation)
+    whole, population = population, after_charges(population, charges, kept=kept)
+    past = Past(tuple(before), Paid.of(whole, charges, kept))
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )

@@ -17,6 +17,7 @@ from dpcohort.cli._terminal import (
     console,
     plan_of,
     print_json,
+    print_note,
     say,
     shape_from,
     typed_here,
@@ -34,7 +35,7 @@ from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs import configured_data, data_section
-from dpcohort.runs._config_data import seen_columns
+from dpcohort.runs._config_data import person_terms, seen_columns
 from dpcohort.text_files import is_table
 
 flower = typer.Typer(
@@ -249,6 +250,9 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.models._weights import weights_sha256  # loads torch
 
     config = load_config(path).with_overrides(changes or [])
+    if config.evaluation is not None:
+        print_note("guards make no evaluation yet: its share of each budget goes to the training.")
+        config = config.with_overrides(["evaluation="])
     data = configured_data(config)
     weights = None if config.model.weights is None else config.folder / config.model.weights
     section = data_section(config)
@@ -263,6 +267,7 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         )
     return {
         "table": table,
+        "persons": person_terms(config),
         "plan": plan_of(config),
         "model": ModelTerms(
             name=config.model.name,

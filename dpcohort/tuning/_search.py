@@ -24,7 +24,7 @@ from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting import Charge
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
+from dpcohort.data import Dataset, Normalisation, Partition, Persons, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.metrics import trivial_outputs
 from dpcohort.progress import Progress, silent
@@ -306,7 +306,8 @@ def public_samples(
             test_labels=labels[held],
             test_clients=None,
             clients=data.record_clients,
-            persons=None,
+            persons=None if data.persons is None else Persons.alone(len(data)),
+            test_persons=None,
         )
         samples.append(("public", seed, made))
     return samples, words
@@ -564,6 +565,7 @@ def stand_in(data: Dataset, problem: Problem, *, seed: int = 0) -> Dataset:
         normalisation=Normalisation(),
         task=data.task,
         row_bound=data.row_bound,
+        persons=None if data.persons is None else Persons.alone(wanted),
     )
 
 

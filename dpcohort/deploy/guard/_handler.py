@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ from dpcohort.deploy.guard._protocol import (
 from dpcohort.deploy.guard._terms import GuardTerms
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
-from dpcohort.deploy.secure_aggregation import Card, Identity, MaskedRound, Member
+from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member
 from dpcohort.deploy.secure_aggregation._protocol import sealed_bytes
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import LARGEST_NOISE, SMALLEST_NOISE, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
+from dpcohort.signatures import Card
 
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6
@@ -188,6 +190,7 @@ class GuardHandler:
             dpcohort=__version__,
             dataset=self.terms.dataset,
             records=self.records,
+            persons=None if self.terms.persons is None else asdict(self.terms.persons),
             dimension=self._trainer.dimension,
             model=self._model,
             layout=self._trainer.layout,
@@ -408,12 +411,13 @@ class GuardHandler:
     def _reserve(self, key: DrawKey, event: Event, clip: float) -> None:
         try:
             self._ledger.reserve(key, event, clip=clip)
-        except BudgetExceededError:
+        except BudgetExceededError as error:
             # Without the ledger's numbers: they would tell of the client's other runs.
             raise RefusedError(
                 "exhausted",
-                f"the {key.what}s accepted for this run, or the client's lifetime budget, are used "
-                "up; nothing was spent",
+                f"the {key.what}s accepted for this run, or the client's budget, are used up; "
+                "nothing was spent",
+                cause=str(error),
             ) from None
         except DpcohortError as error:
             # The row may be there although its counter is not: then the draw is counted.
