@@ -122,8 +122,8 @@ def _probabilities(metrics: Mapping[str, Any], trivial: Mapping[str, Any]) -> li
         return []
     return [
         f"its probabilities are worse than a constant's: log loss {loss:.3g}, {constant:.3g} for "
-        f"always predicting how frequent each class is (AUC {metrics['auc']:.3g}: records may still "
-        "be ranked). A larger training.clip with a smaller optimiser.learning_rate keeps them "
+        f"always predicting how frequent each class is (AUC {metrics['auc']:.3g}, so records may "
+        "still be ranked). A larger training.clip with a smaller optimiser.learning_rate keeps them "
         "honest: dpcohort tune looks for both."
     ]
 
