@@ -123,7 +123,7 @@ def _probabilities(metrics: Mapping[str, Any], trivial: Mapping[str, Any]) -> li
     return [
         f"its probabilities are worse than a constant's: log loss {loss:.3g}, {constant:.3g} for "
         f"always predicting how frequent each class is (AUC {metrics['auc']:.3g}, so records may "
-        "still be ranked). A larger training.clip with a smaller optimiser.learning_rate keeps them "
+        "still be ranked). A larger training.clip and a smaller optimiser.learning_rate keep them "
         "honest: dpcohort tune looks for both."
     ]
 

@@ -37,7 +37,7 @@ def test_whole_clients_are_suggested_and_unequal_budgets_are_weighed():
 
 def test_within_public_bounds_the_clip_is_theirs_and_no_step_is_too_long():
     given = {"dimension": 20, "row_bound": 4.0}
-    rich = CLIENTS.with_scaled_budgets(100.0)
+    rich = CLIENTS.with_scaled_budgets(80.0)
     calm = suggested_settings(rich, **given)
     assert calm.clip == 4.0
     # The loss of classes bends by half the squared norm of a row at most: a step of 4 / 16.
