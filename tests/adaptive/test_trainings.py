@@ -197,7 +197,7 @@ def test_a_crash_within_a_decision_changes_no_cohort(plan_of, job_of, tmp_path, 
 
 def test_with_entropy_a_lost_report_stays_spent(plan_of, job_of, tmp_path):
     """It cannot be made again as the same one, so the rule does without it."""
-    plan, private = plan_of("rpow-d", report_cap=1), {"private_entropy": True}
+    plan, private = plan_of("rpow-d", report_cap=1), {"simulate": None}
     with crash(ReportHandler, "ask", lambda round, *_: round == 0):
         train_job(job_of(plan, **private), out=tmp_path / "run")
     lost = Journal.read(plan, tmp_path / "run" / "ledger.jsonl").asked(0)
@@ -280,7 +280,7 @@ def test_loss_decides_when_reports_are_raw(plan_of, job_of, model, store):
         )
     means = losses.clamp(max=5.0).view(8, 30).mean(1).numpy()
     assert set(cohort.tolist()) == set(np.argsort(means)[-2:].tolist())
-    assert not train_job(job_of(plan, private_entropy=True)).is_private
+    assert not train_job(job_of(plan, simulate=None)).is_private
 
 
 def test_raw_reports_cannot_go_on(plan_of, job_of):

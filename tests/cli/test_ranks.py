@@ -87,7 +87,7 @@ def _timeless(entry: dict[str, object]) -> dict[str, object]:
 def test_a_private_run_of_two_ranks_verifies(terminal):
     """Distributed, so that what is added over the ranks is released once."""
     more = ["privacy.trust=distributed", "privacy.colluding=1"]
-    two = torchrun(*train("two", *more), "--private-entropy")
+    two = torchrun(*train("two", *more), "--set", "data.public=false")
     assert two.returncode == 0, two.stderr
     assert "6 rounds checked" in terminal("verify", "runs/two")
     ledger = Path("runs/two/ledger.jsonl").read_text().splitlines()

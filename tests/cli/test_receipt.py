@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract, Event, History, attack_risk
 from dpcohort.runs import Run, train
 
@@ -82,7 +83,7 @@ def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(t
 def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     plan = Run.load(run).plan
     out, page = tmp_path / "private", tmp_path / "letter.html"
-    train(plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    train(plan, "logistic", replace(load_dataset("digits"), public=False), out=out, device="cpu")
     terminal("receipt", out, "b", "--letter", page)
     text = " ".join(page.read_text().split())
     assert "The promise was kept" in text
@@ -97,7 +98,8 @@ def test_a_draft_for_the_registry_of_deployments(terminal, run, tmp_path):
     terminal("receipt", run, "b", "--registry", page, code=2)
     assert "this run is a simulation" in terminal.errors
     assert not page.exists()
-    train(Run.load(run).plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    secret = replace(load_dataset("digits"), public=False)
+    train(Run.load(run).plan, "logistic", secret, out=out, device="cpu")
     assert "TO BE FILLED IN" in terminal("receipt", out, "b", "--registry", page)
     entry = json.loads(page.read_text())
     schema = json.loads((SCHEMAS / "deployments-registry.schema.json").read_text())

@@ -46,7 +46,7 @@ def wards(tmp_path):
         '[population]\nclients = "clients.csv"\n'
         "[training]\nrounds = 4\ncohort_size = 3\nsampling_rate = 1.0\ndimension = 650\n"
         '[data]\nname = "./wards.npz"\npartition = "column"\ncolumn = "column.npy"\n'
-        '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[model]\nname = "logistic"\n'
+        '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[run]\nsimulate = 0\n'
     )
     return config
 
@@ -314,6 +314,7 @@ def clinics(tmp_path):
         '[data]\nname = "patients.csv"\nlabel = "outcome"\nlabels = ["well", "ill"]\n'
         'client = "clinic"\ntest_share = 0.25\n[data.bounds]\nage = [0, 110]\n'
         '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[run]\ndevice = "cpu"\n'
+        "simulate = 0\n"
     )
     return config
 

@@ -28,6 +28,8 @@ bounds = [0, 20]
 loss = "own_losses_of_a_command:log_cosh"
 [optimiser]
 learning_rate = 0.5
+[run]
+simulate = 0
 [grid]
 optimiser = { learning_rate = [0.000001, 0.5] }
 """
@@ -134,6 +136,6 @@ def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, sta
     assert "failed on records of a round (own_losses_of_a_command.py, line 13)" in terminal.errors
     assert "ValueError: a stay of" in terminal.errors
     # Alone, no record is many; what fails counts for nothing and is not told.
-    shown = terminal("train", stays, "-o", "private", "--private-entropy", *own)
+    shown = terminal("train", stays, "-o", "private", "--set", "run.simulate=", *own)
     assert "stay of" not in shown + terminal.errors
     sys.modules.pop("own_losses_of_a_command", None)

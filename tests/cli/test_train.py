@@ -8,6 +8,8 @@ import pytest
 from dpcohort.config import commented_config
 from dpcohort.runs import Run, verify_run
 
+#: The digits as if they were not public.
+PRIVATE = ["--set", "data.public=false"]
 SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
 
 
@@ -60,9 +62,9 @@ def test_the_run_can_be_repeated_from_its_own_config(terminal, digits_config, tm
     assert len(models) == 1
 
 
-def test_private_entropy_is_stamped_otherwise(terminal, digits_config, tmp_path):
+def test_a_private_run_is_stamped_otherwise(terminal, digits_config, tmp_path):
     out = tmp_path / "run"
-    shown = terminal("train", digits_config, "--out", out, "--private-entropy", *SHORT)
+    shown = terminal("train", digits_config, "--out", out, *PRIVATE, *SHORT)
     assert "NOT PRIVATE" not in shown
     assert Run.load(out).is_private
 
@@ -100,7 +102,7 @@ def test_a_config_without_data(terminal, config, tmp_path):
 
 def test_private_models_are_released_once(terminal, tmp_path):
     terminal("new", tmp_path / "d.toml", "--from", "digits")
-    arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", "--private-entropy")
+    arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", *PRIVATE)
     terminal(*arguments, "--seeds", 2, code=2)
     assert "spend it several times" in terminal.errors
     assert not (tmp_path / "run").exists()

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.runs import train
 
@@ -71,7 +72,7 @@ def private(run, tmp_path):
 
     place = tmp_path / "private"
     plan = Plan.load(run / "plan.json")
-    train(plan, "logistic", "digits", out=place, device="cpu", private_entropy=True)
+    train(plan, "logistic", replace(load_dataset("digits"), public=False), out=place, device="cpu")
     return place
 
 

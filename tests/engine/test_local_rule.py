@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dpcohort import Population, Training, make_plan, train
+from dpcohort import Population, Training, load_dataset, make_plan, train
 from dpcohort.config import loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.engine._local_rule import ControlVariates, Proximal, local_rule
@@ -26,10 +27,10 @@ def plan_of(**changes: Any) -> Any:
     return make_plan(clients, Training(**settings, dimension=650), seed=3)
 
 
-def job_of(rule: Any, plan: Any = None, **options: Any) -> Any:
+def job_of(rule: Any, plan: Any = None, data: Any = "digits", **options: Any) -> Any:
     steps = Optimiser(local_step=0.3, local=rule)
     plan = plan or plan_of()
-    return make_job(plan, "logistic", "digits", device="cpu", optimiser=steps, **options)
+    return make_job(plan, "logistic", data, device="cpu", optimiser=steps, **options)
 
 
 def weights(run: Any) -> np.ndarray:
@@ -38,7 +39,7 @@ def weights(run: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_private_run_takes_it(name: str) -> None:
-    run = train_job(job_of(RULES[name], private_entropy=True))
+    run = train_job(job_of(RULES[name], data=replace(load_dataset("digits"), public=False)))
     assert run.is_private
     assert np.isfinite(weights(run)).all()
 

@@ -410,7 +410,7 @@ def engine(scratch: Path) -> dict[str, Any]:
             dimension=sum(p.numel() for p in module.parameters()),
         )  # fmt: skip
         plan = make_plan(clients, settings, selection="unbiased", seed=1)
-        run = train(plan, model, data, seed=1, device="cpu")
+        run = train(plan, model, data, seed=1, simulate=1, device="cpu")
         digest = hashlib.sha256()
         for key in sorted(run.model):
             digest.update(np.ascontiguousarray(run.model[key]).tobytes())
@@ -702,7 +702,7 @@ def _make_runs(out: Path, scratch: Path) -> None:
     for name in STOPPED:
         train_stopped(name, out / "runs" / name, resume=False, stop=1)
     private = out / "runs" / "private"
-    done("train", HERE / "base.toml", "--private-entropy", "--json", "--out", private)
+    done("train", HERE / "base.toml", "--set", "data.public=false", "--json", "--out", private)
     _write(out / "runs.json", runs)
     folders = sorted((out / "runs").iterdir())
     _write(out / "verified.json", {folder.name: verified(folder) for folder in folders})

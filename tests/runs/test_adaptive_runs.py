@@ -99,12 +99,12 @@ def test_merged_noise_is_refused_where_the_rule_watches_updates(digits, tmp_path
     assert verify_run(tmp_path / "run").holds
 
 
-def test_private_entropy_counts_a_lost_round_and_goes_on(digits, tmp_path):
+def test_a_private_run_counts_a_lost_round_and_goes_on(secret, tmp_path):
     plan = adaptive_plan()
     with pytest.raises(KeyboardInterrupt):
-        trained(plan, digits, out=tmp_path / "run", private_entropy=True, callbacks=[CrashAfter(3)])
+        trained(plan, secret, out=tmp_path / "run", callbacks=[CrashAfter(3)])
     sorted((tmp_path / "run" / "checkpoints").iterdir())[-1].unlink()
-    run = trained(plan, digits, out=tmp_path / "run", private_entropy=True, resume=True)
+    run = trained(plan, secret, out=tmp_path / "run", resume=True)
     assert [line.lost for line in run.history] == [False, False, True, False, False, False]
     assert run.is_private
     assert "entropy" in run.receipts()[0].stamp

@@ -100,7 +100,7 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
         with pytest.raises(InputError, match=words):
             configured_population(paid.with_overrides([change]))
     with pytest.raises(InputError, match="its noise came from a seed"):
-        configured_job(paid, private_entropy=True)
+        configured_job(paid.with_overrides(["run.simulate="]))
 
 
 def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
@@ -109,7 +109,7 @@ def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
     with pytest.raises(InputError, match=r"names the charge tuning .* the plan does not know"):
         configured_job(paid, plan=whole)
     with pytest.raises(InputError, match="nothing that rests on it can be private"):
-        configured_job(paid, private_entropy=True)
+        configured_job(paid.with_overrides(["run.simulate="]))
 
 
 def test_a_change_of_settings_cannot_forget_what_was_paid(config, tuned):

@@ -71,11 +71,15 @@ def first_plan(**changes) -> Plan:
     return make_plan(clients, replace(SETTINGS, **changes), selection="unbiased", seed=1)
 
 
-def stopped(plan: Plan, out, rounds: int = 3, **options):
+#: The digits as if they were not public.
+SECRET = replace(load_dataset("digits"), public=False)
+
+
+def stopped(plan: Plan, out, rounds: int = 3, data="digits", **options):
     """A run that was stopped after some rounds."""
     settings = {"device": "cpu", "seed": 5, "checkpoint_every": 1, **options}
     with pytest.raises(StopError):
-        train(plan, "logistic", "digits", out=out, callbacks=[StopAfter(rounds)], **settings)
+        train(plan, "logistic", data, out=out, callbacks=[StopAfter(rounds)], **settings)
     return out
 
 
@@ -90,9 +94,9 @@ def half(_half, tmp_path):
     return shutil.copytree(_half, tmp_path / "A")
 
 
-def go_on(plan: Plan, after, out, **options) -> Run:
+def go_on(plan: Plan, after, out, data="digits", **options) -> Run:
     settings = {"device": "cpu", "seed": 5, "checkpoint_every": 1, **options}
-    return train(plan, "logistic", "digits", after=after, out=out, **settings)
+    return train(plan, "logistic", data, after=after, out=out, **settings)
 
 
 def done_in(folder, client: str) -> list[Event]:
@@ -356,9 +360,9 @@ def test_a_public_client_cannot_take_its_records_back(tmp_path):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_one_seeded_part_makes_all_of_it_a_simulation(tmp_path, first):
-    half = stopped(first_plan(), tmp_path / "A", private_entropy=first)
+    half = stopped(first_plan(), tmp_path / "A", data=SECRET if first else "digits")
     plan = replan(half, people(d=8.0), seed=2)
-    run = go_on(plan, half, tmp_path / "B", private_entropy=not first)
+    run = go_on(plan, half, tmp_path / "B", data="digits" if first else SECRET)
     assert not run.is_private
     assert "NOT PRIVATE (simulation)" in run.receipt("d").stamp
     assert verify_run(tmp_path / "B").holds

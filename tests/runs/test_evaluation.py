@@ -68,8 +68,8 @@ def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
     assert whole["accuracy"] == pytest.approx(expected)
 
 
-def test_who_is_served_is_refused_for_a_private_run(plan, digits):
-    run = train(plan, "logistic", digits, device="cpu", private_entropy=True)
+def test_who_is_served_is_refused_for_a_private_run(plan, digits, secret):
+    run = train(plan, "logistic", secret, device="cpu")
     with pytest.raises(InputError, match="private"):
         simulated_service(run, digits.train_labels)
 

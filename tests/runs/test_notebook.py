@@ -103,11 +103,11 @@ def stand_in(monkeypatch, name, **members):
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_bar_counts_rounds_and_of_a_private_run_no_time(plan, digits, monkeypatch, private):
+def test_a_bar_counts_rounds_and_of_a_private_run_no_time(plan, secret, monkeypatch, private):
     stand_in(monkeypatch, "tqdm")
     stand_in(monkeypatch, "tqdm.auto", tqdm=_Tqdm)
-    settings = {"device": "cpu", "private_entropy": private}
-    train(plan, "logistic", digits, callbacks=[ProgressBar()], **settings)
+    settings = {"device": "cpu", "simulate": None if private else 0}
+    train(plan, "logistic", secret, callbacks=[ProgressBar()], **settings)
     bar = _Tqdm.made[-1]
     assert bar.closed
     assert bar.n == bar.total == plan.training.rounds

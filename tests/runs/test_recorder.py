@@ -36,13 +36,13 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, digits):
+def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, secret):
     recorder = Recorder(job)
     cohort = plan.schedule.cohorts[0]
     recorder.count(0, cohort)
     recorder.count(0, cohort)
     assert int(recorder.run.ledger.draws.sum()) == plan.training.cohort_size
-    private = Recorder(make_job(plan, "logistic", digits, device="cpu", private_entropy=True))
+    private = Recorder(make_job(plan, "logistic", secret, device="cpu"))
     private.count(0, cohort)
     with pytest.raises(BudgetExceededError):
         private.count(0, cohort)

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.accounting._charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
@@ -39,6 +39,9 @@ from dpcohort.runs._training import train_job
 
 SETTINGS = Training(rounds=3, cohort_size=2, batch_size=20, dimension=650)
 EVERY = 1 if os.environ.get("DPCOHORT_CHANGES") else 3
+
+#: The digits as if they were not public.
+SECRET = replace(load_dataset("digits"), public=False)
 
 
 def people(budget: float = 1.0) -> Population:
@@ -58,7 +61,7 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
     plan = make_plan(people(1 + promised), SETTINGS, selection="unbiased", seed=1, charges=paid)
     optimiser = Optimiser(average_decay=0.5)
     job = make_job(
-        plan, "logistic", "digits", device="cpu", private_entropy=True, optimiser=optimiser,
+        plan, "logistic", SECRET, device="cpu", optimiser=optimiser,
         evaluate_every=1, checkpoint_every=1,
     )  # fmt: skip
     job = replace(job, source=ConfigSource("[training]\nrounds = 3\n"))
@@ -67,12 +70,12 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
 
 def adaptive(folder: Path) -> None:
     plan = make_adaptive_plan(people(), SETTINGS, rule="rpow-d", seed=1)
-    train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
+    train(plan, "logistic", SECRET, device="cpu", out=folder)
 
 
 def distributed(folder: Path) -> None:
     plan = make_plan(people(), SETTINGS, seed=1, accountant=Contract(trust="distributed"))
-    train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
+    train(plan, "logistic", SECRET, device="cpu", out=folder)
 
 
 def continued(folder: Path) -> None:
@@ -80,7 +83,7 @@ def continued(folder: Path) -> None:
     fixed(folder.parent / "first", promised=0.5)
     plan = replan(folder.parent / "first", people(budget=3.0), rounds=2, seed=2)
     train(
-        plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder,
+        plan, "logistic", SECRET, device="cpu", out=folder,
         after=folder.parent / "first", optimiser=Optimiser(average_decay=0.5),
     )  # fmt: skip
 

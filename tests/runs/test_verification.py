@@ -215,19 +215,19 @@ def test_records_of_a_finished_run_cannot_be_emptied(finished):
     assert "rounds are recorded" in problems(finished)
 
 
-def test_a_private_run_holds_and_names_its_noise(plan, digits, tmp_path):
+def test_a_private_run_holds_and_names_its_noise(plan, secret, tmp_path):
     out = tmp_path / "private"
-    run = train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    run = train(plan, "logistic", secret, out=out, device="cpu")
     assert run.is_private
     assert verify_run(out).holds
     assert "ChaCha20" in json.loads((out / "run.json").read_text())["noise"]
     assert "cryptographic stream" in run.receipts()[0].stamp
 
 
-def test_entropy_with_floating_point_noise_is_not_private(plan, digits, tmp_path):
+def test_entropy_with_floating_point_noise_is_not_private(plan, secret, tmp_path):
     """Settings that do not say that noise was on a lattice."""
     out = tmp_path / "former"
-    train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    train(plan, "logistic", secret, out=out, device="cpu")
     settings = json.loads((out / "run.json").read_text())
     del settings["noise"]
     (out / "run.json").write_text(json.dumps(settings))
@@ -399,7 +399,7 @@ class _Look:
 def test_a_look_at_a_resumed_training_is_no_contradiction(plan, digits, tmp_path):
     """Receipts of an interrupt count what was counted then, so a resume takes them away."""
     out = tmp_path / "run"
-    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    settings = {"out": out, "device": "cpu"}
     with pytest.raises(KeyboardInterrupt):
         train(plan, "logistic", digits, **settings, callbacks=[_Look(stop_after=2)])
     assert list((out / "receipts").iterdir())
@@ -423,7 +423,7 @@ def test_an_interim_receipt_is_judged(plan, digits, tmp_path):
 
 def test_a_finished_run_is_not_written_again(plan, digits, tmp_path):
     out = tmp_path / "run"
-    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    settings = {"out": out, "device": "cpu"}
     train(plan, "logistic", digits, **settings)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     train(plan, "logistic", digits, **settings, resume=True)

@@ -53,7 +53,7 @@ def test_it_is_what_the_training_in_memory_gives(terminal, config, tmp_path):
 
 def test_a_private_run_tells_nothing_of_personal_models(terminal, config, tmp_path):
     out = tmp_path / "run"
-    terminal("train", config, "--out", out, "--private-entropy", *SHORT)
+    terminal("train", config, "--out", out, "--set", "data.public=false", *SHORT)
     before = _held(out)
     assert terminal("personal", out, code=2) == ""
     assert "neither it nor how good it is may leave the client" in " ".join(terminal.errors.split())

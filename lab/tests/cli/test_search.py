@@ -105,7 +105,7 @@ def test_every_task_is_searched_by_what_it_is_judged_by(
         f'sampling_rate = 1.0\n[data]\nname = "t.csv"\nlabel = {label}\nclient = "ward"\n'
         f'features = ["age"]\nbounds = {{ age = [0, 100] }}\n[task]\nkind = "{kind}"\n'
         + ("bounds = [0, 1e-4]\n" if kind == "regression" else "")
-        + "[grid]\noptimiser = { learning_rate = [1e-9, 1.0] }\n"
+        + "[run]\nsimulate = 0\n[grid]\noptimiser = { learning_rate = [1e-9, 1.0] }\n"
     )
     shown = terminal("search", "my.toml", "--seeds", 1, "--device", "cpu")
     assert "Chosen: optimiser.learning_rate=1.0" in shown
