@@ -43,6 +43,7 @@ from dpcohort.accounting._events import history_epsilon
 from dpcohort.accounting._segments import Source
 from dpcohort.clients import Population
 from dpcohort.clients._columns import COLUMN_NAMES, shared
+from dpcohort.consent import typed
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.planning._certificate import Certificate, DistributedCertificate
@@ -686,8 +687,6 @@ def make_plan(
     rule = selection
     if isinstance(rule, str):
         if is_named_function(rule):
-            from dpcohort.consent import typed
-
             typed(rule)
         rule = rule_from_settings(rule)
     choice("guard", guard, get_args(Guard))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,8 +206,6 @@ def parse_toml(text: str) -> dict[str, Any]:
         ...
         ValueError: nested too deeply: tables and lists may be 64 deep
     """
-    import tomllib
-
     if re.search(_DEEP_KEY, text):
         raise ValueError(_TOO_DEEP)
     try:

@@ -22,17 +22,16 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from dpcohort.cli._sources import data_changes, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
     JsonOption,
     SetOption,
     console,
-    data_changes,
     print_json,
     program,
     say,
-    say_unnamed_charge,
     show_messages,
     sparkline,
 )

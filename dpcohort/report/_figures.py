@@ -15,27 +15,29 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
+from dpcohort.config import Config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, selection_problem
+from dpcohort.report.html._sources import Reproduction
 from dpcohort.runs import Interval, Receipt, Run, mean_interval, who_was_heard
 from dpcohort.selection import rule_from_settings
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-
-    from dpcohort.config import Config
-    from dpcohort.report.html._sources import Reproduction
-    from dpcohort.tuning import Worth
-
+    from dpcohort.tuning import Worth  # loads torch
 
 #: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -73,9 +75,6 @@ def paper_style() -> Iterator[None]:
         ...     matplotlib.rcParams["pdf.fonttype"]
         42
     """
-    import matplotlib
-    from cycler import cycler
-
     with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=PALETTE)}):
         yield
 
@@ -83,7 +82,6 @@ def paper_style() -> Iterator[None]:
 @contextmanager
 def _one_panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of this size in inches with one panel, drawn in the style of papers."""
-    from matplotlib.figure import Figure
 
     class Picture(Figure):
         """Shows itself in a notebook, whatever backend is in use there."""
@@ -108,8 +106,6 @@ def _log_scale(*axes: Axis) -> None:
         >>> axis.get_xscale()
         'log'
     """
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-
     for axis in axes:
         across = axis is axis.axes.xaxis
         (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
@@ -406,10 +402,6 @@ def selection_figure(
         >>> len(figure.axes)  # one panel and the colour bar
         2
     """
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-
     shown = _shown_clients(len(population))
     # One client with half of all draws must not turn all others into one colour.
     most = np.quantile(np.concatenate([p[shown] for p in panels.values()]), 0.97)

@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
@@ -28,6 +29,8 @@ from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import (
+    Job,
+    Run,
     configured_data,
     configured_job,
     configured_optimiser,
@@ -39,10 +42,6 @@ from dpcohort.runs import (
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
 from dpcohort.tuning._settings import Settings, changes_for, suggested_settings
-
-if TYPE_CHECKING:
-    from dpcohort.runs import Job, Run
-
 
 Source = Literal["none", "public", "charged"]
 
@@ -460,8 +459,6 @@ def scored_by(task: Task) -> str:
 
 def _trivial_loss(data: Dataset) -> float:
     """The loss of predicting the same for every record: the mean of what is to be predicted."""
-    import torch
-
     task, labels = data.task, np.asarray(data.train_labels, dtype=np.float64)
     mean = np.atleast_1d(labels.mean(0))
     if task.kind == "multi-label":

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort.cli import _terminal as screens
-from dpcohort.cli import print_error, print_json, read_config, sparkline
-from dpcohort.cli._terminal import plan_from, print_progress, print_text
+from dpcohort.cli._sources import plan_from, read_config
+from dpcohort.cli._terminal import print_error, print_json, print_progress, print_text, sparkline
 from dpcohort.errors import InputError
 
 

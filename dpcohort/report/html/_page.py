@@ -28,6 +28,8 @@ from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.accounting import Charge
 from dpcohort.atomic_file import write_text
+from dpcohort.config import load_config
+from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
@@ -59,7 +61,15 @@ from dpcohort.report.html._sources import (
     read_reproduction,
     read_worth,
 )
-from dpcohort.runs import NOT_PRIVATE, SIMULATION_ONLY, Run, finite_json, who_was_heard
+from dpcohort.runs import (
+    NOT_PRIVATE,
+    SIMULATION_ONLY,
+    Run,
+    configured_data,
+    data_section,
+    finite_json,
+    who_was_heard,
+)
 from dpcohort.runs._evaluation import simulated_service
 from dpcohort.runs._folder import CONFIG, RECEIPTS
 from dpcohort.runs._later_charges import later_charges
@@ -68,9 +78,6 @@ from dpcohort.runs._success import judged_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-if TYPE_CHECKING:
-    from dpcohort.data import Dataset
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -560,10 +567,6 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
     Raises:
         DpcohortError: it is not at hand, or comes from a function.
     """
-    from dpcohort.config import load_config
-    from dpcohort.data import DATASET_NAMES, load_dataset
-    from dpcohort.runs import configured_data, data_section
-
     clients = None if run.plan is None else run.plan.population.ids
     key = f"{run.data_name}, {run.config}, {clients}"
     if key in loaded:
