@@ -268,7 +268,7 @@ def require_consent(field: str, text: str) -> None:
     """
     module = text.partition(":")[0]
     top = module.partition(".")[0]
-    ours = top == "dpcohort" and "._" not in module  # what is private there runs when imported
+    ours = top == "dpcohort" and ".__" not in module  # __main__ runs when imported
     if ours or text in _TYPED or top in _MODULES:
         return
     try:

@@ -73,7 +73,7 @@ def tuned(tmp_path):
         charge = charge_of(
             promised_population(config), configured_charges(config),
             lambda epsilon, delta: (share * epsilon, share * delta),
-            what="tuning", private=private, neighbours=config.contract.neighbours,
+            what="tuning", private=private, contract=config.contract,
         )  # fmt: skip
         path = tmp_path / f"{charge.id[:8]}.charge.json"
         write_charge(path, charge)

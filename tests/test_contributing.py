@@ -51,7 +51,7 @@ def _files_that_name(*names: str) -> set[str]:
 
 
 def test_a_sampler_is_named_in_its_file_and_in_the_list():
-    samplers = {"accounting/balls_in_bins.py", "accounting/samplers.py"}
+    samplers = {"accounting/_balls_in_bins.py", "accounting/_samplers.py"}
     assert _files_that_name("balls-in-bins", "BallsInBins") <= samplers
 
 

@@ -140,7 +140,7 @@ MISSING = {
     "guard new terms.toml": "train",
     "report run -o page.html": "report",
     "receipt run client-1 --letter letter.html": "report",
-    "flower demo": "flower",
+    "flower demo": "train",
 }
 
 

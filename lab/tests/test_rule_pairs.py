@@ -67,7 +67,7 @@ def test_every_pair_shares_the_plan_of_its_selection(config):
     assert skipped == []
     assert pairs[0][2][0].plan is pairs[1][2][0].plan
     assert [job.seed for job in pairs[0][2]] == [0, 1]
-    assert 'rule = "trimmed-mean"' in pairs[1][2][0].config
+    assert 'rule = "trimmed-mean"' in pairs[1][2][0].source.text
     assert pairs[1][2][0].settings()["aggregation"]["rule"] == "trimmed-mean"
     # The configuration's own settings stay with the configuration's own rule.
     assert pairs[2][2][0].plan.participation.settings == {"eta": "auto"}

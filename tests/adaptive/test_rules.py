@@ -162,7 +162,7 @@ def test_it_chooses_as_power_of_choice(view_of):
 def test_its_reports_are_subsampled_events(plan_of):
     plan = plan_of("cpow-d")
     assert plan.reports.terms.mini_batch
-    assert plan.history(0, draws=1, reports=2).events[1].sampling_rate == 10 / 30
+    assert plan.history(0, draws=1, reports=2).events[1].mechanism.sampling_rate == 10 / 30
     # The same share buys less noise on the sum than a look at all records does.
     assert (plan.reports.multipliers < plan_of("power-of-choice").reports.multipliers).all()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from dpcohort.errors import InputError
 
 def test_a_cohort_holds_only_public_things() -> None:
     public = {"round", "clients", "draws", "noise_multipliers", "batch_sizes", "noise_stds"}
-    public |= {"weights", "shares"}
+    public |= {"weights", "shares", "controls"}
     assert {field.name for field in fields(Cohort)} == public
 
 
@@ -44,7 +44,8 @@ def test_engines_take_any_rule() -> None:
     plan = step_plan(
         Claim(sampler="fixed"), cohorts=np.array([[0, 1, 0]]), size=4, batch_size=2, local_steps=1
     )
-    plan.noise_multipliers[:] = [3.0, 0.0]
+    plan.noise_multipliers = np.array([3.0, 0.0])
+    plan.noise = replace(plan.noise, multipliers=plan.noise_multipliers)
     records = ClientRecords(
         np.ones((4, 6)), np.zeros(4), indices=np.tile(np.arange(4), 2),
         offsets=np.array([0, 4, 8]), dtype=torch.float64,

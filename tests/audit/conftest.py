@@ -16,8 +16,7 @@ import torch
 
 from dpcohort.accounting._sampler import Sampler
 from dpcohort.accounting._samplers import SAMPLERS
-from dpcohort.audit import GradientProbe, StepUnderTest
-from dpcohort.audit import _sensitivity as sensitivity
+from dpcohort.audit import GradientProbe, StepUnderTest, sensitivity
 from dpcohort.audit._under_test import ScoredProbe
 from dpcohort.engine import _batched as batched
 from dpcohort.engine import _experiment as experiment

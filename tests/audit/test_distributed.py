@@ -29,8 +29,8 @@ from dpcohort.audit import (
     noise_tail,
     predictability,
     sensitivity,
-    suite,
 )
+from dpcohort.audit import _suite as suite
 from dpcohort.audit._distributed import example_plan
 from dpcohort.engine import Lattice, Streams
 from dpcohort.engine import _batched as batched

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit import Claim, EngineUnderTest, mean_noise, noise_law
-from dpcohort.audit import _sensitivity as sensitivity
+from dpcohort.audit import Claim, EngineUnderTest, mean_noise, noise_law, sensitivity
 from dpcohort.engine import BatchedEngine, Experiment
 from dpcohort.engine import _experiment as experiment
 from dpcohort.engine import _randomness as randomness

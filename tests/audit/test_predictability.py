@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.audit import Claim, EngineUnderTest, StepUnderTest, last_bits
-from dpcohort.audit import _predictability as predictability
+from dpcohort.audit import Claim, EngineUnderTest, StepUnderTest, last_bits, predictability
 from dpcohort.audit._predictability import linear_complexity
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)

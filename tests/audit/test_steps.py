@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit import Claim, StepUnderTest, step_by_name
-from dpcohort.audit import _sampler as sampler
+from dpcohort.audit import Claim, StepUnderTest, sampler, step_by_name
 from dpcohort.errors import InputError
 
 CLAIM = Claim(sampler="poisson", clip=2.0, noise_multiplier=0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 import json
 import signal
-import sys
 import zipfile
 
 import pytest
@@ -96,13 +95,6 @@ def test_init_refuses_what_cannot_work(plan, tmp_path, capsys, more, words):
     assert not (tmp_path / "kit").exists()
 
 
-def test_init_without_flower_names_the_extra(plan, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flwr", None)
-    assert _init(plan, tmp_path / "kit") == 2
-    assert "dpcohort[flower]" in capsys.readouterr().err
-    assert not (tmp_path / "kit").exists()
-
-
 @pytest.fixture
 def same_signals():
     """The demo takes signals over; here they are given back."""
@@ -133,14 +125,6 @@ def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch,
         "5.071",
     ):
         assert (said in words) is distributed, said
-
-
-@pytest.mark.usefixtures("same_signals")
-def test_the_demo_without_flower_names_the_extra(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flwr", None)
-    assert main(["flower", "demo", "--out", str(tmp_path / "run")]) == 2
-    assert "dpcohort[flower]" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch):

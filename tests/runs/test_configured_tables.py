@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort import make_plan
-from dpcohort.accounting import Segment
+from dpcohort.accounting import Contract, Segment
 from dpcohort.accounting._charges import write_charge
 from dpcohort.config import commented_config, loads_config
 from dpcohort.data import dataset_from_arrays, read_table
@@ -87,7 +87,7 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
     table = read_table(tmp_path / "t.csv")
     people, owners = promised_population(config), table["ward"]
     charge, found = estimate_bounds(
-        table, owners, people, {"age": (0, 640)}, share=0.25, neighbours="zero-out", seed=0
+        table, owners, people, {"age": (0, 640)}, share=0.25, contract=Contract(), seed=0
     )
     write_charge(tmp_path / "b.json", charge, **found)
     paid = config.with_overrides(["data.estimated_bounds=b.json", "data.bounds="])

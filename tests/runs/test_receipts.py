@@ -177,7 +177,7 @@ def test_charges_of_a_plan_and_later_ones_are_in_receipts_of_who_paid(plan):
     def part(epsilon, delta):
         return 0.125 * epsilon, 0.0
 
-    given = {"private": True, "neighbours": "zero-out"}
+    given = {"private": True, "contract": plan.contract}
     first = charge_of(plan.population, (), part, what="tuning", **given)
     later = charge_of(plan.population, [first], part, what="evaluation", **given)
     charged = make_plan(plan.population, plan.training, charges=[first], seed=0)

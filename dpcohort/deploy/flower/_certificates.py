@@ -14,21 +14,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
+
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.deploy.guard._files import write_secret
 from dpcohort.errors import InputError
-
-try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
-except ModuleNotFoundError:
-    raise InputError.because(
-        "Certificates and keys are made with the package cryptography, which comes with Flower and "
-        'is not installed. Get it with: python -m pip install "dpcohort[flower]"'
-    ) from None
 
 _AUTHORITY = "dpcohort trial authority"
 

@@ -371,7 +371,7 @@ class TableTerms(Format):
         columns = {
             key: value
             for key, value in asdict(self.columns).items()
-            if key != "client" and value not in ((), {})
+            if key != "client" and value not in ((), {}, None)
         }
         lines = [
             *_table("table", "how your table (.csv, .parquet) is read", said),

@@ -133,7 +133,7 @@ class FakeGuard:
             "clip": plan.training.clip,
             "least_noise_multiplier": float(plan.noise_multipliers[k]),
         }
-        if plan.reports.terms is not None:
+        if plan.reports.caps.any():
             accepted["reports"] = {
                 "count": int(plan.reports.caps[k]),
                 "statistic": plan.reports.terms.statistic,

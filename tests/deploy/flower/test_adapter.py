@@ -86,7 +86,7 @@ def test_flower_is_imported_in_one_module_only():
                 names = [node.module]
             if any(name.split(".")[0] == "flwr" for name in names):
                 importing.add(path.relative_to(PACKAGE).as_posix())
-    assert importing == {"deploy/flower/adapter.py"}
+    assert importing == {"deploy/flower/_adapter.py"}
 
 
 def test_a_letter_goes_out_and_its_answer_comes_back_through_flowers_messages():

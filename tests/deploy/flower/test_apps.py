@@ -126,13 +126,6 @@ def test_room_that_ran_out_is_told_to_the_operator(monkeypatch, capsys):
     assert "error: this needs more memory" in capsys.readouterr().out
 
 
-def test_apps_of_older_federations_find_their_parts_under_the_former_name():
-    from dpcohort.flower.apps import client_app, server_app
-
-    assert type(server_app()) is type(apps.server_app())
-    assert type(client_app()) is type(apps.client_app())
-
-
 def test_the_parts_of_a_kits_app_are_code(small):
     parts = sorted(((small.kit / "app") / "dpcohort_app").glob("*.py"))
     assert [part.name for part in parts] == ["__init__.py", "client_app.py", "server_app.py"]

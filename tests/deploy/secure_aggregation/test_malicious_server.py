@@ -403,7 +403,7 @@ BAD_TERMS = {
     "too few members": ({"members": {"a": "0" * 64}}, "members = 1 is not allowed"),
     "one key for two": ({"members": dict.fromkeys("abcd", "0" * 64)}, "the same key"),
     "no key": ({"members": dict.fromkeys("abcd", "key")}, "64 hexadecimal digits"),
-    "no members": ({"members": {}}, "a table of names"),
+    "no members": ({"members": {}}, "at least the 4 of a cohort"),
     "a round that is none": ({"cohorts": {"first": "0" * 64}}, "a whole number"),
     "a cohort that is none": ({"cohorts": {"0": "all"}}, "64 hexadecimal digits"),
     "no rounds": ({"cohorts": {}}, "a table of rounds"),

@@ -40,7 +40,7 @@ def test_a_layer_used_twice_in_a_pass_says_so() -> None:
 def test_rows_that_are_not_the_examples_are_noticed() -> None:
     layer = stacked()
     layer.bind(torch.zeros(1, 8), 4)
-    with pytest.raises(NotImplementedError, match="5 rows for 4 examples"):
+    with pytest.raises(NotImplementedError, match="got 5 rows for 4"):
         layer(torch.zeros(5, 3))
 
 
