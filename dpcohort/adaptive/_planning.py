@@ -120,7 +120,7 @@ def make_adaptive_plan(
             share=report_share,
         )
     whole, population = population, after_charges(population, charges)
-    past = Past(tuple(before), Paid.of(whole, charges))
+    past = Past.of(before, Paid.of(whole, charges))
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )

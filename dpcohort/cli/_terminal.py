@@ -35,7 +35,7 @@ from dpcohort.consent import typed
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible, visible
 from dpcohort.progress import Progress, silent
-from dpcohort.runs import finite_json
+from dpcohort.text_files import finite_json
 
 
 class _Screen(Console):

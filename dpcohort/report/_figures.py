@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.explain import papers_noise
 from dpcohort.plan import Plan, selection_problem
 from dpcohort.report.html._sources import Reproduction
 from dpcohort.runs import Interval, Receipt, Run, mean_interval, who_was_heard
@@ -262,29 +262,6 @@ def cells_figure(found: Reproduction) -> Figure:
         axis.set_xlabel("test accuracy (%)")
         figure.legend(loc="outside upper right", ncols=2)
     return figure
-
-
-def papers_noise(plan: Plan) -> FloatArray:
-    """Noise multipliers by the paper's formula at the plan's draws; NaN where there is none.
-
-    Where cohorts are chosen during the training, the draws are the caps.
-
-    Example:
-        >>> from dpcohort import Population, Training, make_plan
-        >>> clients = Population.from_arrays(sizes=[300, 300], epsilon=[1.0, 4.0], delta=1e-5)
-        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=30), seed=0)
-        >>> bool((papers_noise(plan) > plan.noise_multipliers).all())
-        True
-    """
-    found = np.full(len(plan.population), np.nan)
-    held = plan.drawn & ~plan.population.public
-    found[held] = paper_noise_multiplier(
-        epsilon=plan.population.epsilon[held],
-        delta=plan.population.delta[held],
-        sampling_rate=plan.sampling_rates[held],
-        steps=plan.steps[held],
-    )
-    return found
 
 
 def noise_figure(plan: Plan) -> Figure:

@@ -51,7 +51,6 @@ from dpcohort.runs._folder import (
     begin_run,
     close_to_others,
     environment,
-    finite_json,
     fixed_settings,
     is_run,
     latest_checkpoint,
@@ -69,6 +68,7 @@ from dpcohort.runs._job import Job, TrainingJob
 from dpcohort.runs._journal import Journal
 from dpcohort.runs._run import Run
 from dpcohort.runs._seal import changes_since_sealed, write_sealed
+from dpcohort.text_files import finite_json
 
 
 class Recorder:

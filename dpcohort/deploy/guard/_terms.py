@@ -516,16 +516,6 @@ def commented_terms() -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _epsilon_alone(plan: Plan, client: int) -> float:
-    """What a run that goes on spends by itself; the runs before have terms of their own."""
-    alone = plan.events(client, draws=int(plan.counts[client]), reports=0)
-    delta = float(plan.population.delta[client])
-    epsilon = alone.epsilon(delta)
-    while alone.delta(epsilon) > delta:  # terms are closed this way round
-        epsilon *= 1.0001
-    return epsilon
-
-
 def pool_from_plan(
     plan: Plan, members: Mapping[str, str], *, client: str | None = None
 ) -> AcceptedGroup:
@@ -654,8 +644,6 @@ def terms_from_plan(
         **asked_of(plan, k),
         "batch_size": int(plan.batch_sizes[k]),
     }
-    if plan.past.segments:
-        values["epsilon"] = _epsilon_alone(plan, k)
     if plan.noise.only_sums:
         values["identity"] = IDENTITY_FILE
     lines = _lines_of_charges(plan, k)

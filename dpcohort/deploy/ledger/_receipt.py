@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpcohort._version import __version__
-from dpcohort.runs import ClientReceipt, finite_json
+from dpcohort.runs import ClientReceipt
 from dpcohort.runs._receipts import Rows, shown
+from dpcohort.text_files import finite_json
 
 _KEYS = (
     *("dataset", "unit", "neighbours", "across_runs", "promised_epsilon", "delta"),

@@ -262,7 +262,7 @@ class AcceptedGroup(Format):
 def asked_of(plan: Plan, k: int) -> dict[str, Any]:
     """The terms that a plan asks of the client at this position; their rate is apart."""
     return {
-        "epsilon": float(plan.population.epsilon[k]),
+        "epsilon": plan.past.epsilon_of_terms(plan, k),
         "delta": float(plan.population.delta[k]),
         "clip": float(plan.training.clip),
         "local_steps": plan.training.local_steps,

@@ -67,7 +67,6 @@ from dpcohort.runs import (
     Run,
     configured_data,
     data_section,
-    finite_json,
     who_was_heard,
 )
 from dpcohort.runs._evaluation import simulated_service
@@ -75,6 +74,7 @@ from dpcohort.runs._folder import CONFIG, RECEIPTS
 from dpcohort.runs._later_charges import later_charges
 from dpcohort.runs._receipts import read_receipts
 from dpcohort.runs._success import judged_words
+from dpcohort.text_files import finite_json
 
 if TYPE_CHECKING:
     from jinja2 import Template

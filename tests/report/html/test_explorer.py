@@ -90,4 +90,4 @@ def test_too_many_clients_have_no_explorer(plan, monkeypatch):
 
 def test_what_is_left_of_budgets_has_no_explorer(plan):
     earlier = Segment(plan="", ledger="", rounds=1, source="seed", spent={})
-    assert "dpcohort replan" in explorer_data(replace(plan, past=Past((earlier,))))["why"]
+    assert "dpcohort replan" in explorer_data(replace(plan, past=Past.of([earlier])))["why"]
