@@ -9,7 +9,7 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs import finite_json
+from dpcohort.text_files import finite_json
 
 #: Everything a line may say. A client's loss, norm or gradient must never be among it.
 PUBLIC = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}

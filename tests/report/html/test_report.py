@@ -23,9 +23,9 @@ from dpcohort.report.html._page import (
     write_report,
 )
 from dpcohort.report.html._sources import Group, Reproduction, read_groups, read_run
-from dpcohort.runs import finite_json
 from dpcohort.runs._provenance import PRIVATE_NOISE
 from dpcohort.selection import rule_from_settings
+from dpcohort.text_files import finite_json
 
 from .conftest import saved_worth
 
