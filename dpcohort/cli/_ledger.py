@@ -118,11 +118,10 @@ def accept(
         found = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
         print_json({**found, "certified_epsilon": certified, "affordable_draws": fit})
         return
-    also = "" if accepted.reports is None else f" and {accepted.reports.count} reports"
     say(
         f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
-        f"steps{also}, epsilon {certified:.5g} of {accepted.epsilon:g} at delta "
-        f"{accepted.delta:g}. {fit} of them fit the lifetime cap now."
+        f"steps{accepted.reporting.clause}, epsilon {certified:.5g} of {accepted.epsilon:g} at "
+        f"delta {accepted.delta:g}. {fit} of them fit the lifetime cap now."
     )
 
 

@@ -25,9 +25,8 @@ import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.accounting import History, calibrate_remaining
+from dpcohort.accounting import calibrate_remaining
 from dpcohort.accounting._sampler import Neighbours
-from dpcohort.accounting._samplers import SamplerName
 from dpcohort.data import Normalisation, TableColumns
 from dpcohort.data._dataset import affine_map
 from dpcohort.deploy._formats import Format, Name, bounded, replace, whole
@@ -35,13 +34,11 @@ from dpcohort.deploy.guard._protocol import RevealRequest, encode
 from dpcohort.deploy.ledger._store import canonical_json
 from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
-    AcceptedReports,
     AcrossRuns,
     Delta,
+    DrawTerms,
     LifetimeCap,
-    Natural,
     Positive,
-    Relation,
     RunTerms,
     asked_of,
     hex_digits,
@@ -241,54 +238,34 @@ def _check_messages(pool: AcceptedGroup) -> None:
         )
 
 
-class AcceptedRun(Format):
-    """A run the owner accepts beforehand; the numbers are those of ``RunTerms``.
+class AcceptedRun(DrawTerms):
+    """A run the owner accepts beforehand.
 
     Attributes:
         run: its name.
         plan: SHA-256 of its plan; with it, a request that names another plan is refused.
-        epsilon: ε of all draws and reports of the run together.
-        delta: δ of the run.
-        clip: largest clip C.
         batch_size: B; the rate is B divided by the number of records.
-        local_steps: noisy steps of one draw.
-        rounds: rounds are numbered 0 to ``rounds`` - 1.
-        draws: most draws of this client in the whole run.
-        least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ).
-        sampler: ``poisson`` or ``fixed``.
-        neighbours: ``zero-out`` or ``replace-one``.
-        reports: noisy means of losses that a server may ask for; None for none.
-        pool: whose noise is counted on beside the client's own; None for nobody's. Needs ``plan``
-            and ``least_noise_multiplier``, which is that of h honest shares.
+        least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ). With a ``pool``
+            it is needed, as ``plan`` is, and is that of h honest shares.
     """
 
     run: Name
     plan: Annotated[
         str | None, hex_digits(64, "the 64 hexadecimal digits of a plan's SHA-256, or left out")
     ] = None
-    epsilon: Positive
-    delta: Delta
-    clip: Positive
     batch_size: Annotated[int, whole(at_least=1)]
-    local_steps: Natural
-    rounds: Natural
-    draws: Natural
     least_noise_multiplier: Positive | None = None
-    sampler: SamplerName = "poisson"
-    neighbours: Relation = None
-    reports: AcceptedReports | None = None
-    pool: AcceptedGroup | None = None
 
     @model_validator(mode="after")
     def _check_pool(self) -> AcceptedRun:
-        if self.pool is not None and (self.plan is None or self.least_noise_multiplier is None):
-            raise InputError.because(
-                "a run with distributed noise needs plan and least_noise_multiplier: its weight is "
-                "that of the plan and no other."
-            )
-        if self.pool is not None:
-            _check_messages(self.pool)
-            last = max(self.pool.cohorts, key=int)
+        for group in self.trust.groups:
+            if self.plan is None or self.least_noise_multiplier is None:
+                raise InputError.because(
+                    "a run with distributed noise needs plan and least_noise_multiplier: its "
+                    "weight is that of the plan and no other."
+                )
+            _check_messages(group)
+            last = max(group.cohorts, key=int)
             if int(last) >= self.rounds:
                 allowed = f"below the {self.rounds} rounds of the run, which are counted from 0"
                 raise InputError("round of a cohort", given=int(last), allowed=allowed)
@@ -307,10 +284,8 @@ class AcceptedRun(Format):
         said = self.model_dump(exclude={"run", "plan", "batch_size"})
         said["sampling_rate"] = self.batch_size / records
         if self.least_noise_multiplier is None:
-            past = History()
-            if self.reports is not None:
-                said["least_noise_multiplier"] = 1.0  # of no use to reports
-                past = past.append(RunTerms(**said).of_reports().charge(self.reports.count))
+            said["least_noise_multiplier"] = 1.0  # of no use to reports
+            past = self.reporting.history(RunTerms(**said))
             said["least_noise_multiplier"] = calibrate_remaining(
                 past,
                 epsilon=self.epsilon,
