@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
 from dpcohort.cli._terminal import JsonOption, LetterOption, print_json, print_text, say
-from dpcohort.deploy._formats import checked_name
+from dpcohort.deploy._formats import checked_name, replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
@@ -46,8 +46,11 @@ DatasetOption = Annotated[str, Option("--dataset", help="Name of the data set.")
 def init(
     path: PathArgument,
     dataset: DatasetOption,
-    epsilon: Annotated[float, Option(help="Epsilon for the lifetime of the data.")],
-    delta: Annotated[float, Option(help="Delta for the lifetime of the data.")],
+    epsilon: Annotated[float, Option(help="Epsilon of all runs together.")],
+    delta: Annotated[float, Option(help="Delta of all runs together.")],
+    per: Annotated[
+        str, Option(help="Over the lifetime of the data, or in any window of '365 days'.")
+    ] = "lifetime",
     neighbours: Annotated[str, Option(help="zero-out or replace-one.")] = "zero-out",
     across_runs: Annotated[
         str,
@@ -64,6 +67,7 @@ def init(
     cap = LifetimeCap(
         epsilon=epsilon,
         delta=delta,
+        per=per,  # type: ignore[arg-type]  # its words
         neighbours=neighbours,  # type: ignore[arg-type]  # checked by the class
         across_runs=across_runs,  # type: ignore[arg-type]
         fingerprint=None if data is None else _fingerprint(data),
@@ -80,7 +84,7 @@ def init(
     else:
         what = "a new ledger" if is_new else "ledger"
         say(
-            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs "
+            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} {cap.per.scope} "
             f"({what}, {identity}). "
             "Next: dpcohort ledger accept"
         )
@@ -96,10 +100,13 @@ def accept(
         Option(
             metavar="FILE",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
-            "least_noise_multiplier[, sampler, neighbours] (.toml); or a plan (.json): what it "
-            "asks of the client of that name.",
+            "least_noise_multiplier[, sampler, neighbours, until] (.toml); or a plan (.json): what "
+            "it asks of the client of that name.",
         ),
     ],
+    until: Annotated[
+        str | None, Option(metavar="DATE", help="Last day (UTC) on which anything is spent.")
+    ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,18 +117,24 @@ def accept(
         accepted = RunTerms.of_plan(plan, dataset)
     else:
         accepted = RunTerms.from_toml(terms)
+    if until is not None:
+        accepted = replace(accepted, until=until)
     with ClientLedger(path, counter=counter) as ledger:
         ledger.accept(dataset, run, accepted)
         fit = ledger.affordable_draws(dataset, run)
+        later = "" if fit else ledger.possible_again(dataset, run)
     certified = accepted.certified_epsilon()
     if as_json:
-        found = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
-        print_json({**found, "certified_epsilon": certified, "affordable_draws": fit})
+        found: dict[str, Any] = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
+        found |= {"certified_epsilon": certified, "affordable_draws": fit}
+        print_json(found | ({"possible_again": later} if later else {}))
         return
+    ends = f", until {accepted.until}" if accepted.is_timed else ""
     say(
         f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
         f"steps{accepted.reporting.clause}, epsilon {certified:.5g} of {accepted.epsilon:g} at "
-        f"delta {accepted.delta:g}. {fit} of them fit the lifetime cap now."
+        f"delta {accepted.delta:g}{ends}. {fit} of them fit the cap now."
+        + (f" The next one fits after {later}." if later else "")
     )
 
 

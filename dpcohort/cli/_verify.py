@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from dpcohort.accounting import attack_risk
+from dpcohort.atomic_file import write_text
 from dpcohort.cli._terminal import (
     LONGEST_MESSAGE,
     JsonOption,
@@ -18,7 +20,10 @@ from dpcohort.cli._terminal import (
     print_json,
     say,
 )
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
+from dpcohort.report._registry import registry_entry
+from dpcohort.report._statement import RunStatement
 from dpcohort.report.html._letter import write_letter
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
@@ -104,6 +109,13 @@ def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
     letter: LetterOption = None,
+    registry: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.json",
+            help="Write a draft for the public registry of DP deployments; - for the terminal.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
@@ -113,6 +125,10 @@ def receipt(
     verified = verify_run(run, method="pld")
     if letter is not None:
         _write_letter(letter, loaded, found, verified, shown=run)
+    if registry is not None:
+        _write_registry(registry, loaded, found, verified)
+        if str(registry) == "-":
+            return
     if as_json:
         print_json(found.to_dict())
     else:
@@ -149,5 +165,28 @@ def _write_letter(
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        judged="" if run.check is None else run.check.sentence,
         verification=verified,
     )
+
+
+def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verification) -> None:
+    if verified.kind != "private" or not verified.finished:
+        state = verified.kind.replace("sim", "a sim") if verified.finished else "not finished"
+        raise InputError.because(
+            f"the registry is for deployments, and this run is {state}: nothing was written."
+        )
+    if not verified.holds:
+        raise VerificationError(f"{verified.path} does not verify: nothing was written.")
+    answers = RunStatement(
+        receipt,
+        run.plan.training.clip,
+        run.settings.get("engine") == "flower",
+        "" if run.check is None else run.check.sentence,
+    )
+    entry = registry_entry(run, answers, seal=verified.seal)
+    if str(path) == "-":
+        print_json(entry)
+        return
+    write_text(path, json.dumps(entry, indent=2, ensure_ascii=False) + "\n")
+    say(f"Wrote {path}. Fill in what begins with TO BE FILLED IN; it is valid YAML as well.")

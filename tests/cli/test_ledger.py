@@ -138,6 +138,38 @@ def test_an_empty_ledger(terminal, tmp_path):
     assert "No data set" in terminal("ledger", "show", tmp_path / "l")
 
 
+def test_a_cap_a_year_and_a_permit_with_an_end(terminal, tmp_path, terms):
+    path = tmp_path / "l"
+    cap = ("--dataset", "a", "--epsilon", 1.9, "--delta", 1e-5)
+    assert "in any 365 days" in terminal("ledger", "init", path, *cap, "--per", "365 days")
+    accept = ("ledger", "accept", path, "--dataset", "a", "--terms", terms)
+    assert "until 2999-12-31. 60 of them fit" in terminal(
+        *accept, "--run", "r", "--until", "2999-12-31"
+    )
+    terminal(*accept, "--run", "s", "--until", "2020-12-31", code=4)
+    assert "the permit ended with 2020-12-31" in terminal.errors
+    terminal(*accept, "--run", "s", "--until", "2999-13-31", code=2)
+    with ClientLedger(path) as opened:
+        step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        for round in range(60):
+            opened.reserve(DrawKey(dataset="a", run="r", round=round, draw=0), step, clip=1.0)
+    shown = terminal("ledger", "show", path)
+    assert "over all runs in any 365 days" in shown
+    assert "until 2999-12-31" in shown
+    assert "now, less after 2" in shown
+    strong = tmp_path / "strong.toml"
+    strong.write_text(TERMS.replace("sampling_rate = 0.1", "sampling_rate = 0.1001"))
+    told = terminal.json(
+        "ledger", "accept", path, "--dataset", "a", "--terms", strong, "--run", "t"
+    )
+    receipt = terminal.json("ledger", "receipt", path, "--dataset", "a")
+    assert (receipt["per"], receipt["holds"]) == ("365 days", True)
+    if told["affordable_draws"] == 0:
+        assert told["possible_again"] == receipt["fewer_after"]
+    terminal("ledger", "init", path, "--dataset", "b", *cap[2:], "--per", "a year", code=2)
+    assert "'365 days'" in terminal.errors
+
+
 def test_bad_input(terminal, ledger, terms, tmp_path):
     again = ("--dataset", "ward", "--epsilon", 9, "--delta", 1e-5)
     terminal("ledger", "init", ledger, *again, code=2)

@@ -3,12 +3,17 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft7Validator
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract, Event, History, attack_risk
 from dpcohort.runs import Run, train
+
+SCHEMAS = Path(__file__).parents[1] / "report"
 
 
 @pytest.fixture
@@ -98,6 +103,28 @@ def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     assert "cannot be computed again by anybody" in text
     assert '<th>the operator</th><td class="wide">that batches and noise were drawn' in text
     assert json.loads((out / "result.json").read_text())["seal"] in text
+
+
+def test_a_draft_for_the_registry_of_deployments(terminal, run, tmp_path):
+    out, page = tmp_path / "private", tmp_path / "entry.yaml"
+    terminal("receipt", run, "b", "--registry", page, code=2)
+    assert "this run is a simulation" in terminal.errors
+    assert not page.exists()
+    train(Run.load(run).plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    assert "TO BE FILLED IN" in terminal("receipt", out, "b", "--registry", page)
+    entry = json.loads(page.read_text())
+    schema = json.loads((SCHEMAS / "deployments-registry.schema.json").read_text())
+    Draft7Validator(schema, format_checker=Draft7Validator.FORMAT_CHECKER).validate(
+        yaml.safe_load(page.read_text())  # as the registry reads it
+    )
+    loss = entry["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"] == {"epsilon": 5.0, "delta": 1e-5}
+    assert loss["privacy_unit"] == terminal.json("receipt", out, "b")["unit"]
+    assert entry["deployment"]["deployment_model"]["model_name"] == "Central"  # one machine
+    (out / "model.safetensors").write_bytes(b"")
+    page.unlink()
+    terminal("receipt", out, "b", "--registry", page, code=1)
+    assert not page.exists()
 
 
 def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp_path):

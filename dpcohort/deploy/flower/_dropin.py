@@ -343,7 +343,7 @@ class PrivacyMod:
         if accepted is not None and self.unit == "client":
             with within_terms():
                 check_whole(accepted)
-        said = cap.model_dump(include={"neighbours", "across_runs"})
+        said = cap.model_dump(include={"neighbours", "across_runs", "per"})
         said |= {"lifetime_epsilon": cap.epsilon, "lifetime_delta": cap.delta}
         return GuardTerms(dataset=name, model=_MODEL, **said)
 

@@ -406,12 +406,13 @@ class GuardHandler:
     def _reserve(self, key: DrawKey, event: Event, clip: float) -> None:
         try:
             self._ledger.reserve(key, event, clip=clip)
-        except BudgetExceededError:
+        except BudgetExceededError as error:
             # Without the ledger's numbers: they would tell of the client's other runs.
             raise RefusedError(
                 "exhausted",
-                f"the {key.what}s accepted for this run, or the client's lifetime budget, are used "
-                "up; nothing was spent",
+                f"the {key.what}s accepted for this run, or the client's budget, are used up; "
+                "nothing was spent",
+                cause=str(error),
             ) from None
         except DpcohortError as error:
             # The row may be there although its counter is not: then the draw is counted.

@@ -556,11 +556,11 @@ def _register(ledger: ClientLedger, terms: GuardTerms, fingerprint: str) -> None
             f"the data are not those that {terms.dataset!r} stands for in the ledger. What was "
             "spent on those says nothing about these; give the data their own name and cap."
         )
-    for field in ("epsilon", "delta", "across_runs", "neighbours"):
-        said, fixed = getattr(wanted, field), getattr(known, field)
+    for field in ("epsilon", "delta", "per", "across_runs", "neighbours"):
+        said, fixed = wanted.to_dict()[field], known.to_dict()[field]
         if said != fixed:
             raise InputError(
-                field if field in ("across_runs", "neighbours") else f"lifetime_{field}",
+                f"lifetime_{field}" if field in ("epsilon", "delta") else field,
                 given=said,
                 allowed=f"{fixed!r}, fixed when {terms.dataset!r} was registered in the ledger",
             )
@@ -588,7 +588,7 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     outputs = "classes" if terms.model.predicts.predicts_classes else "output(s)"
     lines = [
         f"{terms.dataset}: {records} records may spend epsilon {terms.lifetime_epsilon:g} "
-        f"at delta {terms.lifetime_delta:g} over all runs ({terms.across_runs}, "
+        f"at delta {terms.lifetime_delta:g} {terms.per.scope} ({terms.across_runs}, "
         f"{terms.neighbours}).",
         f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
         f"{terms.model.classes} {outputs}, and no other.",
@@ -656,4 +656,6 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
         f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
         f"({terms.neighbours})."
     )
+    if terms.is_timed:
+        said += f" Until {terms.until} (UTC) and no longer."
     return said + terms.reporting.sentence() + terms.trust.sentence(terms)

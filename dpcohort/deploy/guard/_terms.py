@@ -35,9 +35,11 @@ from dpcohort.deploy.ledger._store import canonical_json
 from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
     AcrossRuns,
+    CapPeriod,
     Delta,
     DrawTerms,
     LifetimeCap,
+    Period,
     Positive,
     RunTerms,
     asked_of,
@@ -397,8 +399,10 @@ class GuardTerms(Format):
 
     Attributes:
         dataset: name of the data in the ledger.
-        lifetime_epsilon: ε the data may spend in all runs together, ever.
-        lifetime_delta: δ the data may spend in all runs together, ever.
+        lifetime_epsilon: ε the data may spend in all runs together, ever, or as ``per`` says.
+        lifetime_delta: δ the same way.
+        per: ``lifetime``, or a length of time such as ``365 days``, in any window of which no more
+            is spent.
         across_runs: ``summed`` (each begun run counts in full; holds against a server that picks
             its next step from what it has seen) or ``composed``; see
             :class:`~dpcohort.deploy.ledger._terms.LifetimeCap`.
@@ -430,6 +434,7 @@ class GuardTerms(Format):
     dataset: Name
     lifetime_epsilon: Positive
     lifetime_delta: Delta
+    per: CapPeriod = Period()
     across_runs: AcrossRuns = "summed"
     neighbours: Neighbours = "zero-out"
     model: ModelTerms
@@ -473,6 +478,7 @@ class GuardTerms(Format):
         return LifetimeCap(
             epsilon=self.lifetime_epsilon,
             delta=self.lifetime_delta,
+            per=self.per,
             neighbours=self.neighbours,
             across_runs=self.across_runs,
             fingerprint=fingerprint,

@@ -14,13 +14,13 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from dpcohort._validate import number
 from dpcohort.accounting import Event, History
-from dpcohort.adaptive._rule import REPORT_DRAW
+from dpcohort.deploy.ledger import _clock
+from dpcohort.deploy.ledger._clock import ClockReading
 from dpcohort.deploy.ledger._counter import (
     advance_counter,
     check_counter,
@@ -38,6 +38,8 @@ from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
 DrawFate = Literal["new", "lost", "released"]
+#: Seconds between two rows that only keep the time: who asks in vain must not fill the disk.
+_SELDOM = 3600
 
 
 class ClientLedger(AbstractContextManager["ClientLedger"]):
@@ -84,7 +86,9 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         self._store = LedgerStore(self.path)
         try:
             with self._writing():
-                pass
+                # Of this start of the machine the uptime counts from here on, not the date.
+                if self._state.is_timed and self._state.clock.boot != _clock.machine_clock().boot:
+                    self._append("clock", {})
             self._advance()
         except BaseException:
             self._store.close()
@@ -101,9 +105,8 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             raise InputError.because(f"{path} is there already. Nothing was changed.")
         ledger = secrets.token_hex(16)
         create_counter(counter_path(path, counter), ledger)
-        LedgerStore.create(
-            Path(path), Entry.following(None, "opened", {"ledger": ledger, "at": _now()})
-        )
+        opened = {"ledger": ledger, **_clock.machine_clock().to_dict()}
+        LedgerStore.create(Path(path), Entry.following(None, "opened", opened))
         return cls(path, counter=counter)
 
     def __exit__(self, *_: object) -> None:
@@ -148,12 +151,17 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
 
         Raises:
             InputError: the run was not accepted, or the draw is not within its terms.
-            BudgetExceededError: the draw was reserved before, or the run's draws are used up.
-            LifetimeCapError: it would exceed the data set's lifetime cap.
+            BudgetExceededError: the draw was reserved before, the run's draws are used up, its
+                permit has ended, or time counts and the machine's clock was set back.
+            LifetimeCapError: it would exceed the data set's cap.
         """
         body = {"event": event.to_dict(), "clip": number("clip", clip, above=0)}
-        with self._writing():
-            self._append("reserve", body, **vars(key))
+        try:
+            with self._writing():
+                self._append("reserve", body, **vars(key))
+        except BudgetExceededError:
+            self._keep_time(key)
+            raise
         # The row is on disk. Its counter need not be before the draw's output goes out: `release`
         # waits for it, and a power cut before that loses a draw that nobody has seen.
         self._advance(durable=False)
@@ -339,9 +347,19 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         """How many more draws of an accepted run fit its terms and the lifetime cap, as of now."""
         with self._writing():
             terms = self._state.account(dataset, run).terms
-            counted = self._state.counted(dataset)
-            cap = self._state.cap(dataset)
-        return fitting_steps(cap, counted, run) // terms.local_steps
+            cap, account = self._state.cap(dataset), self._state.account(dataset, run)
+            clock = self._state.clock.after(_clock.machine_clock())
+            counted = self._state.counted_within(dataset, cap.per, clock.age)
+        if clock.day > terms.until:
+            return 0
+        left = terms.draws - len(account.draws)
+        return fitting_steps(cap, counted, run, left=left) // terms.local_steps
+
+    def possible_again(self, dataset: str, run: str) -> str:
+        """When one more draw of an accepted run fits the cap; empty if it never will."""
+        with self._writing():
+            clock = self._state.clock.after(_clock.machine_clock())
+            return self._state.possible_again(dataset, run, clock)
 
     def cap(self, dataset: str) -> LifetimeCap | None:
         """The lifetime cap of a data set, None if it is not registered."""
@@ -432,14 +450,42 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         is_done: bool = False,
         **where: Any,
     ) -> None:
-        entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
+        reading = _clock.machine_clock()
+        entry = Entry.following(self._state.head, kind, {**body, **reading.to_dict()}, **where)
         self._state.check(entry)
         if kind == "reserve" and not is_done:
-            dataset, run, report = str(entry.dataset), str(entry.run), entry.draw == REPORT_DRAW
-            cap, counted = self._state.cap(dataset), self._state.counted(dataset)
-            check_cap(self._certified, dataset, cap, counted, run, report=report)
+            self._check_cap(DrawKey(**where), reading)
         self._store.append(entry, output)
         self._pending.append(entry)
+
+    def _check_cap(self, key: DrawKey, reading: ClockReading) -> None:
+        """Refuse a draw that exceeds the cap in the window that ends now, or by a wrong clock."""
+        state, report = self._state, key.is_report
+        cap, account = state.cap(key.dataset), state.account(key.dataset, key.run)
+        clock = state.clock.after(reading)
+        if cap.per.is_timed or account.terms.is_timed:
+            state.clock.check_not_behind(reading, str(key))
+        check_cap(
+            self._certified,
+            key.dataset,
+            cap,
+            state.counted_within(key.dataset, cap.per, clock.age),
+            key.run,
+            report=report,
+            left=account.terms.draws - len(account.draws),
+            again=lambda: state.possible_again(key.dataset, key.run, clock, report=report),
+        )
+
+    def _keep_time(self, key: DrawKey) -> None:
+        """Keep the date at which a draw was refused, so that a clock set back does not allow it."""
+        with self._writing():
+            cap, account = self._state.cap(key.dataset), self._state.account(key.dataset, key.run)
+            known = self._state.clock
+            now = known.after(_clock.machine_clock())
+            is_news = now.day > known.day or now.latest > known.latest + _SELDOM
+            if is_news and (cap.per.is_timed or account.terms.is_timed):
+                self._append("clock", {})
+        self._advance(durable=False)
 
     def _settle(self, row: int) -> None:
         """See that the counter is on disk before the output of this row goes out again.
@@ -460,7 +506,3 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             advance_counter(self._counter, self._state.count, durable=durable)
             if durable:
                 self._settled = self._state.head[0]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

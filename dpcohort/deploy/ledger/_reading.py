@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.accounting import AttackRisk, attack_risk, promised_risk
+from dpcohort.deploy.ledger import _clock
 from dpcohort.deploy.ledger._counter import check_counter, counter_path, read_counter
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.deploy.ledger._spending import (
@@ -48,16 +49,23 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
     """
     cap = state.cap(dataset)
     draws = state.counted(dataset).values()
+    windows = [window.values() for window in state.windows(dataset)]
+    clock = state.clock.after(_clock.machine_clock())
+    counts_now = state.counted_within(dataset, cap.per, clock.age).values()
     entries, head = state.head
     return LifetimeReceipt(
         client=dataset,
         unit="one record of this data set",
         neighbours=counted_relation(cap, draws),
         across_runs=cap.across_runs,
+        per=str(cap.per),
         promised_epsilon=cap.epsilon,
         delta=cap.delta,
-        certified_epsilon=spent_epsilon(cap, draws),
-        within_cap=fits_cap(cap, draws),
+        certified_epsilon=max((spent_epsilon(cap, window) for window in windows), default=0.0),
+        ever_epsilon=spent_epsilon(cap, draws),
+        counting_epsilon=spent_epsilon(cap, counts_now),
+        fewer_after=state.fewer_after(dataset, clock),
+        within_cap=all(fits_cap(cap, window) for window in windows),
         runs=tuple(run_spending(*one) for one in state.accounts[dataset].items()),
         ledger=state.ledger,
         entries=entries,
@@ -118,6 +126,7 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
         "noise_multiplier": terms.least_noise_multiplier,
         "sampling_rate": terms.sampling_rate,
         "neighbours": str(terms.neighbours),
+        **({"until": str(terms.until)} if terms.is_timed else {}),
         "certified_epsilon": terms.certified_epsilon(counted, asked) if counted or asked else 0.0,
         **terms.reporting.spending(terms, account.reports),
         **terms.trust.spending(terms, counted, len(account.unmasked)),
@@ -238,11 +247,14 @@ def _exchanged_outputs(store: LedgerStore, state: LedgerState) -> Iterator[str]:
 
 def _passed_caps(state: LedgerState) -> Iterator[str]:
     for dataset, cap in state.caps.items():
-        draws = state.counted(dataset).values()
-        if not fits_cap(cap, draws):
-            spent = spent_epsilon(cap, draws)
-            allowed = f"{cap.epsilon:g} at delta {cap.delta:g}"
-            yield f"{dataset} has spent epsilon {spent:.6g} of {allowed}."
+        broken = [
+            spent_epsilon(cap, window.values())
+            for window in state.windows(dataset)
+            if not fits_cap(cap, window.values())
+        ]
+        if broken:
+            allowed = f"{cap.epsilon:g} at delta {cap.delta:g} {cap.per.scope}"
+            yield f"{dataset} has spent epsilon {max(broken):.6g} of {allowed}."
 
 
 def exported_lines(path: str | Path) -> Iterator[str]:

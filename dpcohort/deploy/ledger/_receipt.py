@@ -7,13 +7,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpcohort._version import __version__
+from dpcohort.deploy.ledger._terms import Period
 from dpcohort.runs import ClientReceipt
 from dpcohort.runs._receipts import Rows, shown
 from dpcohort.text_files import finite_json
 
 _KEYS = (
-    *("dataset", "unit", "neighbours", "across_runs", "promised_epsilon", "delta"),
-    *("certified_epsilon", "holds", "runs", "ledger", "entries", "head", "dpcohort"),
+    *("dataset", "unit", "neighbours", "across_runs", "per", "promised_epsilon", "delta"),
+    *(
+        "certified_epsilon",
+        "ever_epsilon",
+        "counting_epsilon",
+        "fewer_after",
+        "holds",
+        "runs",
+        "ledger",
+        "entries",
+        "head",
+        "dpcohort",
+    ),
 )
 
 
@@ -23,7 +35,12 @@ class LifetimeReceipt(ClientReceipt):
 
     Attributes:
         across_runs: how runs are added up: ``composed`` or ``summed``.
-        within_cap: the total is within the cap.
+        per: over which time the promise is made: ``lifetime`` or days. The certified epsilon is
+            that of the window that has most.
+        ever_epsilon: of everything that was ever spent.
+        counting_epsilon: of what counts against the cap when this is written.
+        fewer_after: when the first of that stops counting; empty for never.
+        within_cap: the cap was never passed.
         runs: each run that the ledger accepted.
         ledger: the ledger's id.
         entries: rows of the ledger.
@@ -32,6 +49,10 @@ class LifetimeReceipt(ClientReceipt):
     """
 
     across_runs: str
+    per: str = "lifetime"
+    ever_epsilon: float = 0.0
+    counting_epsilon: float = 0.0
+    fewer_after: str = ""
     within_cap: bool = True
     runs: tuple[Any, ...] = ()
     ledger: str = ""
@@ -41,8 +62,13 @@ class LifetimeReceipt(ClientReceipt):
 
     @property
     def holds(self) -> bool:
-        """Whether the total is within the cap."""
+        """Whether the cap was never passed."""
         return self.within_cap
+
+    @property
+    def period(self) -> Period:
+        """Over which time the promise is made."""
+        return Period.of(self.per)
 
     @property
     def honest(self) -> int:
@@ -58,9 +84,14 @@ class LifetimeReceipt(ClientReceipt):
     def rows(self) -> Rows:
         """Its numbers for a table."""
         return [
-            ("promised ε over all runs", self.promised_epsilon),
+            (f"promised ε {self.period.scope}", self.promised_epsilon),
             ("δ", self.delta),
             ("certified ε", self.certified_epsilon),
+            *(
+                [("ε of all that was ever spent", self.ever_epsilon)]
+                if self.period.is_timed
+                else []
+            ),
             ("runs are added up", self.across_runs),
             ("neighbouring data sets", self.neighbours),
             ("ledger", self.ledger),
@@ -75,7 +106,7 @@ class LifetimeReceipt(ClientReceipt):
         lines = [
             self.client,
             f"  promised   epsilon {shown(self.promised_epsilon)} at delta {shown(self.delta)} "
-            f"over all runs, for {self.unit}",
+            f"{self.period.scope}, for {self.unit}",
         ]
         for run in self.runs:
             asked = ""
@@ -92,6 +123,8 @@ class LifetimeReceipt(ClientReceipt):
                     **run, asked=asked
                 )
             )
+            if "until" in run:
+                lines[-1] += f", until {run['until']}"
             if "pool" in run:
                 lines[-1] += (
                     ", with {honest} honest in each cohort; epsilon {alone_epsilon:.5g} if all "
@@ -102,10 +135,18 @@ class LifetimeReceipt(ClientReceipt):
                 "  (of a run's two epsilons the first is that of a number of draws fixed "
                 "beforehand; the second holds also where a server stopped at what it liked)"
             )
+        most = "in all"
+        if self.period.is_timed:
+            most = f"at most in any {self.per}"
+            fewer = f", less after {self.fewer_after}" if self.fewer_after else ""
+            lines.append(
+                f"  counting   epsilon {shown(self.counting_epsilon)} now{fewer}; "
+                f"{shown(self.ever_epsilon)} was ever spent"
+            )
         return "\n".join(
             [
                 *lines,
-                f"  certified  epsilon {shown(self.certified_epsilon)} in all ({how}; counted "
+                f"  certified  epsilon {shown(self.certified_epsilon)} {most} ({how}; counted "
                 f"under {self.neighbours}). {self.verdict()}",
                 f"  ledger {self.ledger}, {self.entries} entries, head {self.head}",
                 f"  dpcohort {self.dpcohort}",

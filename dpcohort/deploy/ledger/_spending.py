@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -27,6 +27,7 @@ Run = tuple[RunTerms, *tuple[int, ...]]
 Draws = Collection[Run]
 #: The same as counted so far, of every accepted run of a data set, by the run's name.
 Counted = Mapping[str, Run]
+_MOST = 10**9
 #: By data set: its cap, and what of each run is certified to fit it together.
 Certified = dict[str, tuple[LifetimeCap, Counted]]
 
@@ -133,6 +134,8 @@ def check_cap(
     run: str,
     *,
     report: bool = False,
+    left: int = _MOST,
+    again: Callable[[], str] = str,
 ) -> None:
     """Refuse one more draw of ``run`` if it would exceed the cap; quick, thousands of times.
 
@@ -144,14 +147,16 @@ def check_cap(
         certified: what is known to fit, by data set; empty at first, and kept by the caller.
         dataset: the data set's name.
         cap: its cap.
-        runs: terms and draws counted so far of every accepted run.
+        runs: terms and draws counted so far (in the cap's window) of every accepted run.
         run: which of them asks.
         report: for a report, not for a draw.
+        left: draws that the run's own terms still allow.
+        again: says when such a draw fits again; nothing for never.
 
     Raises:
         LifetimeCapError: it would; the message has the numbers.
     """
-    wanted = _with_one_more(runs, run, report=report)
+    wanted = with_one_more(runs, run, report=report)
     begun = {key: found for key, found in wanted.items() if any(found[1:])}
     known_cap, known = certified.get(dataset, (None, {}))
     if known_cap == cap and all(
@@ -174,21 +179,24 @@ def check_cap(
         ahead = {key: [extra // 2 for extra in more] for key, more in ahead.items()}
     spent, requested = (spent_epsilon(cap, some.values()) for some in (runs, wanted))
     what, size = ("report", "") if report else ("draw", f" ({runs[run][0].local_steps} steps)")
-    fit = fitting_steps(cap, runs, run)
+    fit, later = fitting_steps(cap, runs, run, left=left), again()
+    next_one = f" The next {what} fits after {later}." if later else ""
     raise LifetimeCapError(
-        f"{dataset}: a further {what} of run {run!r}{size} would exceed the "
-        f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
-        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
+        f"{dataset}: a further {what} of run {run!r}{size} would exceed the cap epsilon "
+        f"{cap.epsilon:g} at delta {cap.delta:g} {cap.per.scope}. Spent so far: {spent:.6g}; "
+        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was "
+        f"spent.{next_one}"
     )
 
 
-def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
+def fitting_steps(cap: LifetimeCap, runs: Counted, run: str, *, left: int = _MOST) -> int:
     """How many more noisy steps of an accepted run fit the cap and the run's own terms.
 
     Args:
         cap: the data set's cap.
-        runs: terms and draws counted so far of every accepted run.
+        runs: terms and draws counted so far (in the cap's window) of every accepted run.
         run: which of them asks.
+        left: draws that the run's own terms still allow.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -197,10 +205,10 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
         30
     """
     terms, *counts = runs[run]
-    left = max(0, terms.draws - counts[0]) * terms.local_steps
-    after = _with_one_more(runs, run).values()
+    at_most = min(left, max(0, terms.draws - counts[0])) * terms.local_steps
+    after = with_one_more(runs, run).values()
     if cap.across_runs == "summed":
-        return left if fits_cap(cap, after) else 0
+        return at_most if fits_cap(cap, after) else 0
     history, relation = composed(cap, runs.values()), counted_relation(cap, after)
     return affordable_steps(
         history if history.neighbours == relation else history.promoted(),
@@ -210,11 +218,12 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
         sampling_rate=terms.sampling_rate,
         sampler=terms.drawn_by,
         neighbours=relation,
-        at_most=left,
+        at_most=at_most,
     )
 
 
-def _with_one_more(runs: Counted, run: str, *, report: bool = False) -> Counted:
+def with_one_more(runs: Counted, run: str, *, report: bool = False) -> Counted:
+    """The counts after a further draw, or report, of a run."""
     terms, *counts = runs[run]
     counts[report] += 1
     return {**runs, run: (terms, *counts)}

@@ -7,18 +7,21 @@ could not have been written is found even if its hash is right.
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpcohort.accounting import Event
 from dpcohort.deploy._formats import checked_name
-from dpcohort.deploy.ledger._spending import Counted
+from dpcohort.deploy.ledger._clock import ClockReading, MonotoneClock, iso_time
+from dpcohort.deploy.ledger._spending import Counted, Run, fits_cap, with_one_more
 from dpcohort.deploy.ledger._store import FIRST_LINK, Entry
-from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, RunTerms
+from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, Period, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
 #: What a row can be; for each kind there is a method that checks it.
-_KINDS = ("opened", "dataset", "accept", "reserve", "release", "unmask", "discard")
+_KINDS = ("opened", "dataset", "accept", "reserve", "release", "unmask", "discard", "clock")
 
 
 @dataclass
@@ -32,6 +35,8 @@ class Account:
         unmasked: of draws whose noise is distributed, the hash of the set of members whose sum the
             client has helped to unmask; one for a draw, ever.
         discarded: outputs up to this row are deleted.
+        ages: when each draw, and each report, last gave something out (or was reserved), in order,
+            by the ledger's monotone clock.
     """
 
     terms: RunTerms
@@ -39,6 +44,7 @@ class Account:
     reports: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
     unmasked: dict[DrawKey, str] = field(default_factory=dict)
     discarded: int = 0
+    ages: tuple[dict[DrawKey, int], dict[DrawKey, int]] = field(default_factory=lambda: ({}, {}))
 
     def stored(self) -> dict[DrawKey, tuple[int, str]]:
         """The draws and reports whose outputs are still there, with their rows and hashes."""
@@ -49,6 +55,16 @@ class Account:
         """The reports if this is the name of one, else the draws."""
         return self.reports if key.is_report else self.draws
 
+    def touch(self, key: DrawKey, age: int) -> None:
+        """Count a draw or report from this time on."""
+        ages = self.ages[key.is_report]
+        ages.pop(key, None)
+        ages[key] = age
+
+    def within(self, period: Period, now: int) -> Run:
+        """The terms, and the draws and reports in the window of this length that ends now."""
+        return (self.terms, *(period.within(list(ages.values()), now) for ages in self.ages))
+
 
 class LedgerState:
     """The sum of all rows so far.
@@ -58,6 +74,7 @@ class LedgerState:
         caps: lifetime cap of each data set.
         accounts: for each data set, its accepted runs by name.
         hashes: hash of each row, in order.
+        clock: the time, which only moves forward.
     """
 
     def __init__(self) -> None:
@@ -65,6 +82,7 @@ class LedgerState:
         self.caps: dict[str, LifetimeCap] = {}
         self.accounts: dict[str, dict[str, Account]] = {}
         self.hashes: list[str] = []
+        self.clock = MonotoneClock()
 
     @property
     def head(self) -> tuple[int, str]:
@@ -75,6 +93,14 @@ class LedgerState:
     def count(self) -> tuple[int, str, str]:
         """Number and hash of the last row, and the ledger's id: what its counter holds."""
         return *self.head, self.ledger
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether time counts for any of the data or any permit."""
+        accounts = (one for runs in self.accounts.values() for one in runs.values())
+        return any(cap.per.is_timed for cap in self.caps.values()) or any(
+            one.terms.is_timed for one in accounts
+        )
 
     def account(self, dataset: str, run: str) -> Account:
         """The account of an accepted run.
@@ -105,10 +131,50 @@ class LedgerState:
 
     def counted(self, dataset: str) -> Counted:
         """Terms, and draws and reports counted so far, of every accepted run of a data set."""
-        return {
-            run: (account.terms, len(account.draws), len(account.reports))
-            for run, account in self.accounts[dataset].items()
-        }
+        return self.counted_within(dataset, Period(), self.clock.age)
+
+    def counted_within(self, dataset: str, period: Period, now: int) -> Counted:
+        """The same of what was given out or reserved in the window that ends at this age."""
+        return {run: one.within(period, now) for run, one in self.accounts[dataset].items()}
+
+    def windows(self, dataset: str) -> Iterator[Counted]:
+        """What each window of the cap's length counts; of windows inside others only the largest.
+
+        One for a lifetime. If these fit the cap, all windows do.
+        """
+        period = self.cap(dataset).per
+        ages = sorted(self._ages(dataset))
+        sizes = [period.within(ages, age) for age in ages]
+        for age, size, following in zip(ages, sizes, [*sizes, 0][1:], strict=True):
+            if following <= size:  # the next one has lost something of this one, or there is none
+                yield self.counted_within(dataset, period, age)
+
+    def possible_again(
+        self, dataset: str, run: str, clock: MonotoneClock, *, report: bool = False
+    ) -> str:
+        """The date and time when one more draw, or report, of a run fits the cap.
+
+        Empty if it never will, whatever leaves the window.
+        """
+        cap, now = self.cap(dataset), clock.age
+        later = [age for age in cap.per.leaving(self._ages(dataset)) if age > now]
+
+        def fits(age: int) -> bool:
+            counted = self.counted_within(dataset, cap.per, age)
+            return fits_cap(cap, with_one_more(counted, run, report=report).values())
+
+        place = bisect.bisect_left(later, True, key=fits)
+        return iso_time(clock.latest + later[place] - now) if place < len(later) else ""
+
+    def fewer_after(self, dataset: str, clock: MonotoneClock) -> str:
+        """The date and time when the first of what counts now leaves the window, if ever."""
+        leaving = self.cap(dataset).per.leaving(self._ages(dataset))
+        first = next((age for age in leaving if age > clock.age), None)
+        return "" if first is None else iso_time(clock.latest + first - clock.age)
+
+    def _ages(self, dataset: str) -> set[int]:
+        accounts = self.accounts[dataset].values()
+        return {age for one in accounts for ages in one.ages for age in ages.values()}
 
     def replay(self, entry: Entry) -> None:
         """Take in a stored row.
@@ -145,6 +211,7 @@ class LedgerState:
     def add(self, entry: Entry) -> None:
         """Count a row that was checked."""
         content, dataset, run = entry.content(), str(entry.dataset), str(entry.run)
+        self.clock = self.clock.after(ClockReading.of(content))
         match entry.kind:
             case "opened":
                 self.ledger = content["ledger"]
@@ -156,11 +223,15 @@ class LedgerState:
             case "reserve":
                 key = _key(entry)
                 self.accounts[dataset][run].of(key)[key] = None
+                self.accounts[dataset][run].touch(key, self.clock.age)
             case "release":
                 key = _key(entry)
                 self.accounts[dataset][run].of(key)[key] = (entry.seq, content["sha256"])
+                self.accounts[dataset][run].touch(key, self.clock.age)
             case "unmask":
-                self.accounts[dataset][run].unmasked[_key(entry)] = content["sha256"]
+                key = _key(entry)
+                self.accounts[dataset][run].unmasked[key] = content["sha256"]
+                self.accounts[dataset][run].touch(key, self.clock.age)
             case "discard":
                 self.accounts[dataset][run].discarded = entry.seq
         self.hashes.append(entry.hash)
@@ -196,7 +267,9 @@ class LedgerState:
                 allowed="a run not accepted before on this data set",
                 next_step="Accepted terms never change; new terms need a new run name.",
             )
-        RunTerms(**content["terms"]).check_closed()
+        terms = RunTerms(**content["terms"])
+        terms.check_closed()
+        terms.check_lasts(self._clock_at(content).day, f"{entry.dataset} / {run}")
 
     def _check_reserve(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
@@ -204,6 +277,7 @@ class LedgerState:
         event = Event.from_dict(content["event"])
         terms = account.terms.of_reports() if key.is_report else account.terms
         terms.check_request(event, clip=content["clip"], round=key.round)
+        account.terms.check_lasts(self._clock_at(content).day, str(key))
         counted = account.of(key)
         if key in counted:
             fate = (
@@ -223,7 +297,8 @@ class LedgerState:
 
     def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
-        draws = self.account(key.dataset, key.run).of(key)
+        account = self.account(key.dataset, key.run)
+        draws = account.of(key)
         if key not in draws:
             raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
         if draws[key] is not None:
@@ -231,6 +306,7 @@ class LedgerState:
                 f"{key} has an output already, and a draw has only one. The stored bytes can be "
                 "sent again."
             )
+        self._check_still_counts(account, key, content)
         if not isinstance(content["sha256"], str):
             raise InputError("sha256", given=content["sha256"], allowed="a string")
 
@@ -241,8 +317,26 @@ class LedgerState:
             raise BudgetExceededError(f"{key} has not been masked: there is nothing to unmask.")
         if key in account.unmasked:
             raise BudgetExceededError(f"{key} was unmasked before: there is no second unmasking.")
+        self._check_still_counts(account, key, content)
         if not isinstance(content["sha256"], str):
             raise InputError("sha256", given=content["sha256"], allowed="a string")
+
+    def _check_clock(self, entry: Entry, content: dict[str, Any]) -> None:
+        """A row that only keeps the time."""
+
+    def _check_still_counts(self, account: Account, key: DrawKey, content: dict[str, Any]) -> None:
+        """Refuse to give out what has left its window, or what the permit outlived."""
+        clock = self._clock_at(content)
+        account.terms.check_lasts(clock.day, str(key))
+        since = account.ages[key.is_report][key]
+        if not self.cap(key.dataset).per.within([since], clock.age):
+            raise BudgetExceededError(
+                f"{key} was reserved so long ago that it counts no longer, so nothing is given out "
+                "for it: ask for a new draw."
+            )
+
+    def _clock_at(self, content: dict[str, Any]) -> MonotoneClock:
+        return self.clock.after(ClockReading.of(content))
 
     def _check_discard(self, entry: Entry, content: dict[str, Any]) -> None:
         self.account(checked_name("dataset", entry.dataset), checked_name("run", entry.run))

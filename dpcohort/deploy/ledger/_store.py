@@ -41,8 +41,8 @@ class Entry:
 
     Attributes:
         seq: 1, 2, 3, ... without a gap.
-        kind: ``opened``, ``dataset``, ``accept``, ``reserve``, ``release``, ``unmask`` or
-            ``discard``.
+        kind: ``opened``, ``dataset``, ``accept``, ``reserve``, ``release``, ``unmask``, ``discard``
+            or ``clock``.
         dataset: the data set, where there is one.
         run: the run, where there is one.
         round: the round, where there is one.

@@ -8,14 +8,23 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
 
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting import Event, History
@@ -106,6 +115,66 @@ class DrawKey:
         return "report" if self.is_report else "draw"
 
 
+@dataclass(frozen=True)
+class Period:
+    """Length of time in which a cap holds: any so many days, or the lifetime of the data.
+
+    Attributes:
+        days: of the sliding window; infinite for a lifetime.
+
+    Example:
+        >>> print(Period.of("365 days"), Period.of("lifetime"), sep="; ")
+        365 days; lifetime
+        >>> Period(1).within([0, 93_600, 100_000], now=180_000)  # what is 86,400 s old still counts
+        2
+    """
+
+    days: float = math.inf
+
+    @classmethod
+    def of(cls, given: Any) -> Period:
+        """From the words of a file or an option.
+
+        Raises:
+            InputError: it is neither ``lifetime`` nor a whole number of days.
+        """
+        if isinstance(given, cls) or given == "lifetime":
+            return given if isinstance(given, cls) else cls()
+        days = re.fullmatch(r"([1-9][0-9]{0,4}) days?", given) if isinstance(given, str) else None
+        if days is None:
+            raise InputError("per", given=given, allowed="'lifetime' or days, such as '365 days'")
+        return cls(int(days[1]))
+
+    def __str__(self) -> str:
+        return f"{self.days:.0f} days" if self.is_timed else "lifetime"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether what was spent stops counting one day."""
+        return math.isfinite(self.days)
+
+    @property
+    def scope(self) -> str:
+        """Where the cap holds, in words."""
+        return f"over all runs in any {self}" if self.is_timed else "over all runs"
+
+    def within(self, ages: Sequence[int], now: int) -> int:
+        """How many of these times, in order, are in the window that ends now."""
+        return bisect.bisect_right(ages, now) - bisect.bisect_left(ages, now - self._seconds)
+
+    def leaving(self, ages: Iterable[int]) -> list[int]:
+        """When what was spent at these times leaves the window that ends then, if ever."""
+        return sorted({int(age + self._seconds) + 1 for age in ages}) if self.is_timed else []
+
+    @property
+    def _seconds(self) -> float:
+        return self.days * 86_400
+
+
+#: Of a cap, as a file has it: ``lifetime`` or ``365 days``.
+CapPeriod = Annotated[Period, PlainValidator(Period.of), PlainSerializer(str)]
+
+
 class LifetimeCap(Format):
     """What one data set may spend over all runs; fixed when the data set is registered.
 
@@ -120,15 +189,18 @@ class LifetimeCap(Format):
             run with the whole (ε, δ) of its terms and adds them up (a zero-out run under a
             replace-one cap with what its draws come to under replace-one); it holds also when a
             server chooses the next run after looking at the last.
+        per: ``lifetime``, or ``365 days``: in any window of that length no more is spent. A draw
+            counts from when its output was last given out.
         fingerprint: SHA-256 of the data, if given: the same data under a second name are refused.
 
     Example:
-        >>> LifetimeCap(epsilon=4.0, delta=1e-5).across_runs
-        'composed'
+        >>> LifetimeCap(epsilon=1.0, delta=1e-5, per="365 days").per.scope
+        'over all runs in any 365 days'
     """
 
     epsilon: Positive
     delta: Delta
+    per: CapPeriod = Period()
     neighbours: Neighbours = "zero-out"
     across_runs: AcrossRuns = "composed"
     fingerprint: Annotated[
@@ -435,6 +507,19 @@ class Alone:
         return {}
 
 
+def _last_day(given: Any) -> date:
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return given
+    try:
+        return date.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise InputError("until", given=given, allowed="a date, such as 2027-03-31") from None
+
+
+#: Last day of a permit, UTC; the last of all days where it has no end.
+LastDay = Annotated[date, PlainValidator(_last_day), PlainSerializer(date.isoformat)]
+
+
 class DrawTerms(Format):
     """What an owner's file and a client's ledger both say of the draws of a run.
 
@@ -449,6 +534,7 @@ class DrawTerms(Format):
         neighbours: ``zero-out`` or ``replace-one``.
         reports: noisy means of losses that may be asked for beside draws; None for none.
         pool: whose noise is counted on beside one's own, and how many of them; None for nobody's.
+        until: last day of the permit, UTC; nothing is counted or given out after it.
     """
 
     epsilon: Positive
@@ -461,6 +547,7 @@ class DrawTerms(Format):
     neighbours: Relation = None
     reports: AcceptedReports | None = None
     pool: AcceptedGroup | None = None
+    until: LastDay = date.max
 
     @property
     def reporting(self) -> AcceptedReports | NoReports:
@@ -624,9 +711,26 @@ class RunTerms(DrawTerms):
         return replace(self, least_noise_multiplier=own, pool=None).certified_epsilon(*counted)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; terms without reports as they were before there were any."""
+        """Everything that is said as plain values."""
         unsaid = {name for name in ("reports", "pool") if getattr(self, name) is None}
-        return self.model_dump(exclude=unsaid)
+        return self.model_dump(exclude=unsaid | (set() if self.is_timed else {"until"}))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the permit ends one day."""
+        return self.until < date.max
+
+    def check_lasts(self, day: date, what: str) -> None:
+        """Refuse what would be counted or given out after the permit's last day.
+
+        Raises:
+            BudgetExceededError: the permit has ended.
+        """
+        if day > self.until:
+            raise BudgetExceededError(
+                f"{what}: the permit ended with {self.until}, and it is {day} or later. Nothing "
+                "more is spent under it; a new run needs terms that the client's owner accepts."
+            )
 
     def check_closed(self) -> None:
         """Refuse terms that allow more than the (ε, δ) they state.

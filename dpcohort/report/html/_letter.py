@@ -20,6 +20,7 @@ from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
 from dpcohort.accounting._risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
+from dpcohort.report._statement import statement
 from dpcohort.report.html._page import page_asset, page_template
 from dpcohort.runs import ClientReceipt, Receipt, Verification
 
@@ -43,6 +44,7 @@ def write_letter(
     commands: Sequence[Sequence[str]] = (),
     clip: float | None = None,
     over_a_network: bool = False,
+    judged: str = "",
     verification: Verification | None = None,
 ) -> None:
     """Write the statement for the client of a receipt, whole or not at all.
@@ -57,6 +59,7 @@ def write_letter(
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
         over_a_network: the client's own guard added the noise, not the operator's machine.
+        judged: what is told of the model on test records.
         verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
@@ -102,8 +105,9 @@ def write_letter(
         weights=training.start,
         all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],
-        clip=clip,
-        over_a_network=over_a_network,
+        answers=statement(
+            training, clip=clip, over_a_network=over_a_network, judged=judged
+        ).sections,
         doubts=_doubts(verification),
         whose_word={} if verification is None else verification.whose_word,
         kind="" if verification is None else verification.kind,

@@ -168,6 +168,7 @@ def test_who_may_ask_must_be_somebody_else(terms):
         ({"lifetime_epsilon": 8.0}, "lifetime_epsilon"),
         ({"lifetime_delta": 1e-4}, "lifetime_delta"),
         ({"across_runs": "composed"}, "across_runs"),
+        ({"per": "365 days"}, "per"),
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ import pytest
 
 from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger import LifetimeCap
+from dpcohort.deploy.ledger._clock import ClockReading
 from dpcohort.deploy.ledger._state import LedgerState
 from dpcohort.deploy.ledger._store import Entry
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
@@ -22,7 +23,7 @@ class Book:
 
     def row(self, kind, body, **where):
         last = self.state.head if self.state.hashes else None
-        return Entry.following(last, kind, body, **where)
+        return Entry.following(last, kind, {**ClockReading(0, "a", 0).to_dict(), **body}, **where)
 
     def add(self, kind, body, **where):
         self.state.replay(self.row(kind, body, **where))

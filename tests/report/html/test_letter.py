@@ -123,6 +123,37 @@ CHARGED = {
 }  # fmt: skip
 
 
+QUESTIONS = [
+    "Privacy parameters", "Unit of privacy", "Mechanism", "Sampling",
+    "Composition, budget over time", "Tuning", "Utility and bias", "Query model", "Trust model",
+    "Randomness and side channels", "Access control", "Data collection exposure",
+]  # fmt: skip
+
+
+def test_it_answers_the_questions_of_nist(tmp_path):
+    of_run = {"noise_multiplier": 2.0, "sampling_rate": 0.1, "batch_size": 60, "spent_steps": 8}
+    texts = {
+        "run": _letter(tmp_path, RISK, sampler="poisson", unit="one person of ward", **of_run),
+        "ledger": _letter(tmp_path, RISK, across_runs="summed", per="30 days", ever_epsilon=4.5),
+    }
+    for text in texts.values():
+        answers = text.partition("NIST SP 800-226")[2]
+        for question in QUESTIONS:
+            assert len(answers.partition(f"<th>{question}</th>")[2].partition("</tr>")[0]) > 30
+    assert "One person of ward. Neighbours differ in one that is taken out" in texts["run"]
+    assert "Gaussian noise of 2 times that limit" in texts["run"]
+    assert "Poisson batches of about 60 (10 % of all)" in texts["run"]
+    assert "8 noisy steps composed as one" in texts["run"]
+    assert "Central: the operator" in texts["run"]
+    assert "ε = 1 at δ = 1e-05 promised over all runs in any 30 days" in texts["ledger"]
+    assert "every run that was begun is added up" in texts["ledger"]
+    assert "Ever: ε = 4.5" in texts["ledger"]
+    assert "Local: the client's own guard" in texts["ledger"].replace("&#39;", "'")
+    charged = _letter(tmp_path, RISK, charged=CHARGED)
+    assert "what was charged beside them is added" in charged
+    assert "ε = 2 at δ = 2e-05 promised, ε = 1.9 spent at most" in charged
+
+
 def test_what_was_charged_before_the_training_counts_in_every_number(tmp_path):
     text = _letter(tmp_path, RISK, charged=CHARGED)
     assert "ε = 2 at δ = 0.00002" in text
