@@ -19,7 +19,7 @@ alike. Trust is local: to pool the noise of a cohort use ``make_plan`` and ``tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,10 +31,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpcohort._validate import FloatArray, number, whole_number
+from dpcohort.accounting import Contract
+from dpcohort.accounting._unit import UNITS
 from dpcohort.clients import Population
 from dpcohort.consent import typed
-from dpcohort.data import Dataset, Normalisation, Partition, column_partition
+from dpcohort.data import Dataset, Normalisation, PersonTerms, column_partition
 from dpcohort.data._dataset import NO_CLASS
+from dpcohort.data._persons import check_persons
 from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
@@ -69,6 +72,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     learning_rate: float = 1.0
     average_decay: float | None = 0.8
     selection: str = "privacy-aware"
+    rows_per_person: int = 5
     private: bool = False
     device: str = "cpu"
     out: str | Path | None = None
@@ -80,6 +84,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         y: ArrayLike,
         *,
         groups: ArrayLike | None = None,
+        persons: ArrayLike | None = None,
         epsilon: Any = None,
         delta: Any = None,
         callbacks: Any = (),
@@ -90,6 +95,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             X: [records, features].
             y: the class or the number of each record.
             groups: the client of each record; without it all are one client's.
+            persons: whose each record is: all records of one person are then protected together.
             epsilon: of every client, or by its name; those of the estimator by default.
             delta: as ``epsilon``.
             callbacks: told about every round.
@@ -132,7 +138,14 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             task=task,
             test_public=True,  # it is none of the records
         )
-        partition = _partition(groups, len(inputs))
+        owners = _names("groups", "all" if groups is None else groups, len(inputs))
+        if persons is not None:
+            whose = _names("persons", persons, len(inputs))
+            check_persons("persons", whose.tolist(), blank="refuse")
+            terms = PersonTerms(rows_per_person=self.rows_per_person)
+            grouped = terms.group(whose, owners)
+            data, owners = replace(data, persons=grouped), owners[grouped.first]
+        partition = column_partition(owners)
         names = partition.names
         clients = Population.from_arrays(
             ids=list(names),
@@ -155,7 +168,13 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         )
         step = number("learning_rate", self.learning_rate, above=0)
         self.run_ = train(
-            make_plan(clients, settings, selection=self.selection, seed=seed),
+            make_plan(
+                clients,
+                settings,
+                selection=self.selection,
+                accountant=Contract(unit=UNITS["record" if persons is None else "person"]),
+                seed=seed,
+            ),
             self.model,
             data,
             partition=partition,
@@ -239,6 +258,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         learning_rate: of the local steps.
         average_decay: of the average of iterates that predicts; None for the last one.
         selection: the rule.
+        rows_per_person: records of one person that are used, where ``fit`` is told of persons.
         private: batches and noise from the operating system's entropy. Without it a fit is a
             simulation, and its receipts say NOT PRIVATE.
         device: ``cpu``, ``cuda`` or ``auto``.
@@ -326,6 +346,7 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
         learning_rate: of the local steps.
         average_decay: of the average of iterates that predicts; None for the last one.
         selection: the rule.
+        rows_per_person: records of one person that are used.
         private: batches and noise from the operating system's entropy.
         device: ``cpu``, ``cuda`` or ``auto``.
         out: a run folder, for ledger, receipts and a report.
@@ -364,12 +385,12 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
         return self.task_.predictions(outputs)
 
 
-def _partition(groups: ArrayLike | None, records: int) -> Partition:
-    """Who holds which record, by name, in the order of the names."""
-    names = np.full(records, "all") if groups is None else np.asarray(groups)
+def _names(field: str, given: ArrayLike, records: int) -> NDArray[np.str_]:
+    """A name for each record: of its client, or of its person."""
+    names = np.full(records, given) if isinstance(given, str) else np.asarray(given)
     if names.shape != (records,):
-        raise InputError("shape of groups", given=names.shape, allowed=f"({records},)")
-    return column_partition(names.astype(str))
+        raise InputError(f"shape of {field}", given=names.shape, allowed=f"({records},)")
+    return names.astype(np.str_)
 
 
 def _of_each(field: str, given: Any, names: tuple[str, ...]) -> list[float]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, choice, number
 from dpcohort.accounting import Contract, calibrate_noise, paper_noise_multiplier
+from dpcohort.accounting._unit import UnitName, unit_of
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -78,7 +79,8 @@ class ClientExplanation:
     Attributes:
         client: its id.
         rule: what chooses the clients.
-        size: records it holds.
+        size: units it holds.
+        unit: of privacy: ``record`` or ``person``.
         public: whether it has no budget.
         epsilon: promised; None for public clients.
         delta: promised; None for public clients.
@@ -92,6 +94,7 @@ class ClientExplanation:
     client: str
     rule: str
     size: int
+    unit: UnitName = "record"
     public: bool
     epsilon: float | None
     delta: float | None
@@ -110,7 +113,8 @@ class ClientExplanation:
             if self.public
             else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
         )
-        return [f"{one_line(self.client)} holds {self.size:,} records and {promise}."]
+        units = unit_of(self.unit).several
+        return [f"{one_line(self.client)} holds {self.size:,} {units} and {promise}."]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,9 +269,9 @@ class DistributedExplanation(Explanation):
             return [*lines, "It adds a share of noise for the others."]
         lines.append(
             f"The noise of {counted(self.honest, 'honest member')} of a cohort is "
-            f"{self.noise_multiplier:.4g} times what one record can add: certified to spend "
-            f"epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others collude, "
-            f"its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
+            f"{self.noise_multiplier:.4g} times what {unit_of(self.unit).one} can add: certified "
+            f"to spend epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others "
+            f"collude, its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
         )
         if (larger := self.larger_budget) is not None:
             lines.append(
@@ -410,6 +414,7 @@ def _who(plan: Plan, k: int) -> dict[str, Any]:
         "client": people.ids[k],
         "rule": plan.rule,
         "size": int(people.sizes[k]),
+        "unit": plan.contract.unit.name,
         "public": public,
         "epsilon": None if public else float(people.epsilon[k]),
         "delta": None if public else float(people.delta[k]),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dpcohort.accounting._risk import attack_risk as attack_risk
     from dpcohort.accounting._risk import charged_risk as charged_risk
     from dpcohort.accounting._risk import hull_corners as hull_corners
+    from dpcohort.accounting._risk import of_two_clients as of_two_clients
     from dpcohort.accounting._risk import promised_risk as promised_risk
     from dpcohort.accounting._segments import Segment as Segment
 
@@ -43,6 +44,6 @@ __all__, __getattr__, __dir__ = names_on_use(
     _contract="Contract",
     _deployed_noise="PaperAudit audit_paper_noise deploy_noise",
     _events="Event History affordable_steps calibrate_remaining certify_delta certify_epsilon",
-    _risk="AttackRisk attack_risk charged_risk hull_corners promised_risk",
+    _risk="AttackRisk attack_risk charged_risk hull_corners of_two_clients promised_risk",
     _segments="Segment",
 )

@@ -139,6 +139,31 @@ def promised_risk(*, epsilon: float, delta: float) -> AttackRisk:
     return AttackRisk(delta=delta, epsilons=(epsilon,), deltas=(delta,))
 
 
+def of_two_clients(
+    first: tuple[float, float], second: tuple[float, float], *, shared_noise: bool = False
+) -> tuple[float, float]:
+    """What two clients promise together about somebody who is with both: their budgets added.
+
+    Each adds noise of its own to what the person has there, so the two promises compose. Where
+    noise is distributed one sum may have what the person has with both, and one noise hides it: one
+    part is then exchanged after the other, and the delta of the second grows.
+
+    Args:
+        first: epsilon and delta of one of them.
+        second: of the other.
+        shared_noise: noise is distributed, and both may be in one cohort.
+
+    Example:
+        >>> of_two_clients((1.0, 1e-5), (0.5, 1e-5))
+        (1.5, 2e-05)
+        >>> of_two_clients((1.0, 1e-5), (0.5, 1e-5), shared_noise=True)[1] > 2e-5
+        True
+    """
+    (one, delta), (other, more) = sorted((first, second))
+    growth = math.exp(min(one, _LARGEST_EPSILON)) if shared_noise else 1.0
+    return one + other, min(1.0, delta + growth * more)
+
+
 def charged_risk(risk: AttackRisk, *, epsilon: float, delta: float) -> AttackRisk:
     """What no attack can exceed where an (ε, δ) was spent on the record beside what is known.
 

@@ -33,29 +33,33 @@ class Unit:
         name: as files have it.
         one: one of them, in a sentence.
         several: many of them.
-        hidden: what neighbouring data sets differ in, in a sentence.
+        hides: what neighbouring data sets differ in, of a client or data set.
 
     Example:
-        >>> unit_of("person").one, f"{unit_of('person')}"
-        ('one person', 'person')
+        >>> unit_of("person").one, unit_of("person").of("this client")
+        ('one person', 'all records of one person with this client')
     """
 
     name: Literal["record", "person", "client"]
     one: str
     several: str
-    hidden: str
+    hides: str
 
     def __str__(self) -> str:
         return self.name
+
+    def of(self, whom: str) -> str:
+        """What neighbouring data sets differ in, in a sentence."""
+        return self.hides.format(whom)
 
 
 #: All units by name.
 UNITS: dict[str, Unit] = {
     unit.name: unit
     for unit in (
-        Unit("record", "one record", "records", "one record of a client"),
-        Unit("person", "one person", "persons", "all records of one person with a client"),
-        Unit("client", "one client", "clients", "a client with all that it holds"),
+        Unit("record", "one record", "records", "one record of {}"),
+        Unit("person", "one person", "persons", "all records of one person with {}"),
+        Unit("client", "one client", "clients", "all records of {} together"),
     )
 }
 

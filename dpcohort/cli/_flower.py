@@ -36,7 +36,7 @@ from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs import configured_data, data_section
-from dpcohort.runs._config_data import seen_columns
+from dpcohort.runs._config_data import person_terms, seen_columns
 from dpcohort.text_files import is_table
 
 flower = typer.Typer(
@@ -262,6 +262,7 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         )
     return {
         "table": table,
+        "persons": person_terms(config),
         "plan": plan_of(config),
         "model": ModelTerms(
             name=config.model.name,

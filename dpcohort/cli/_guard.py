@@ -18,7 +18,12 @@ from typer import Argument, Option
 
 from dpcohort.cli._terminal import JsonOption, print_json, print_text, say, shape_from, write_new
 from dpcohort.deploy._formats import read_toml
-from dpcohort.deploy.guard._files import check_unwritable, load_data, load_identity, make_identity
+from dpcohort.deploy.guard._files import (
+    check_unwritable,
+    guarded_data,
+    load_identity,
+    make_identity,
+)
 from dpcohort.deploy.guard._terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
@@ -137,7 +142,7 @@ def check(
     found = GuardTerms.from_toml(terms)
     held = None
     if data is not None:
-        held = load_data(data, found.model, found.normalisation, found.table)
+        held = guarded_data(data, found)
         records = len(held)
     if records is None:
         raise InputError.because("give --data FILE, or --records for their number alone.")

@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,13 +60,22 @@ from dpcohort.data import (
     load_dataset,
     read_table,
 )
+from dpcohort.data._persons import looks_like_person
 from dpcohort.data._private_bounds import estimate_bounds
-from dpcohort.data._tables import client_names, held_for_test, kind_of, numbers_of, values_of
+from dpcohort.data._tables import (
+    client_names,
+    held_for_test,
+    kind_of,
+    numbers_of,
+    person_names,
+    values_of,
+)
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs import configured_data, configured_population, configured_training, data_section
 from dpcohort.runs._config_clients import configured_charges, own_clients, unnamed_charge
+from dpcohort.runs._config_data import person_terms
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._continuation import charge_run
 from dpcohort.runs._folder import installed_version
@@ -93,6 +102,9 @@ def new(
     client: Annotated[
         str | None, Option(help="Column of the table that says whose record it is.")
     ] = None,
+    person: Annotated[
+        str | None, Option(help="Column of the table that says of which person a row is.")
+    ] = None,
     clients: Annotated[
         Path, Option(help="The list of clients (CSV: id,epsilon,delta) that goes with the table.")
     ] = Path("clients.csv"),
@@ -115,7 +127,7 @@ def new(
     """Write a commented config: an example, or for a table of yours."""
     if is_table(example):
         source = Path(example)
-        kind: Any = {"task": task, "public": public}
+        kind: Any = {"task": task, "public": public, "person": person}
         kind |= {"category": category or [], "leave_out": leave_out or []}
         text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
         if write_new(path, text, force=force, as_json=as_json, example=str(source)):
@@ -126,12 +138,12 @@ def new(
             for step in steps:
                 say(f"  - {step}")
         return
-    if label or client or task or public or category or leave_out:
+    if label or client or person or task or public or category or leave_out:
         raise InputError(
             "--from",
             given=example,
-            allowed="a table (.csv, .parquet), to go with --label, --client, --task, --category, "
-            "--leave-out and --public",
+            allowed="a table (.csv, .parquet), to go with --label, --client, --person, --task, "
+            "--category, --leave-out and --public",
         )
     text = _with_suggestions(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
@@ -168,6 +180,7 @@ def _for_table(
     client: str | None,
     clients: Path,
     *,
+    person: str | None,
     task: str | None,
     category: list[str],
     leave_out: list[str],
@@ -180,7 +193,7 @@ def _for_table(
         if not given:
             what = "to be predicted" if option == "--label" else "that says whose record it is"
             raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
-    for name in (*label, str(client), *category, *leave_out):
+    for name in (*label, str(client), *([person] if person else []), *category, *leave_out):
         if name not in table:
             step = did_you_mean(name, table)
             raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
@@ -189,10 +202,13 @@ def _for_table(
         raise InputError.because("--label is given more than once exactly for --task multi-label.")
     # What cells are like tells of them: of a table that is not public its columns are stated.
     stated = {**dict.fromkeys(category, "text"), **dict.fromkeys(leave_out, "free text")}
+    by_name = [one for one in table if looks_like_person(one) and one not in (*label, client)]
+    if person is None and len(by_name) == 1:
+        person = by_name[0]
     kinds = {
         name: stated.get(name, kind_of(cells) if public else "number")
         for name, cells in table.items()
-        if name not in (*label, client)
+        if name not in (*label, client, person, *by_name)
     }
     features = [name for name, found in kinds.items() if found != "free text"]
 
@@ -222,6 +238,7 @@ def _for_table(
             table=os.path.relpath(source, folder),
             label=label if kind == "multi-label" else label[0],
             client=str(client),
+            person=person,
             clients=os.path.relpath(clients, folder),
             kind=kind,
             labels=proposed(label[0]) if kind == "classification" else [],
@@ -246,6 +263,16 @@ def _for_table(
             trouble = str(error)
     said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
     steps = []
+    if person in by_name:
+        steps.append(
+            f"the column {one_line(str(person), 40)} by its name says whose a row is, and persons "
+            "are protected, with all their rows: take the line person out if that is wrong"
+        )
+    elif by_name and person is None:
+        steps.append(
+            f"of {', '.join(one_line(one, 40) for one in by_name)} each by its name says whose a "
+            "row is: name the one that does by --person, and persons are protected"
+        )
     if not clients.exists():
         steps.append(
             f"write {clients}: the line id,epsilon,delta and below it one for each of the "
@@ -437,7 +464,8 @@ def _read(name: str, *, as_json: bool) -> None:
         "name": name,
         "input_shape": list(read.input_shape),
         "classes": read.classes,
-        "train_records": len(read),
+        "train_records": len(read.train_labels),
+        **({} if read.persons is None else {"train_persons": len(read)}),
         "test_records": len(read.test_labels),
         **({"remarks": list(read.remarks)} if read.remarks else {}),
     }
@@ -447,8 +475,9 @@ def _read(name: str, *, as_json: bool) -> None:
     shape = "x".join(map(str, read.input_shape))
     kind = f"{read.classes} classes" if read.task.predicts_classes else read.task.kind
     say(
-        f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {kind}"
+        f"ok       {name}: {len(read.train_labels):,} training and {len(read.test_labels):,} test "
+        f"records of shape {shape}, {kind}"
+        + ("" if read.persons is None else f"; the unit is one of {len(read):,} training persons")
     )
     for words in read.remarks:
         say(f"note     {words}")
@@ -517,10 +546,15 @@ def bounds(
         raise InputError("column", given=section.client, allowed=f"one of {', '.join(table)}")
     owners = np.array(client_names(section.client, table[section.client]))
     seed_of_test = section.seed or 0
-    trained = ~held_for_test(len(owners), owners, share=section.test_share, seed=seed_of_test)
+    terms = person_terms(read)
+    whose = person_names(section.person, table, terms.blank_person)
+    held = held_for_test(len(owners), owners, whose, share=section.test_share, seed=seed_of_test)
     # Test records are not trained on, and are not looked at here.
-    rows = np.flatnonzero(trained).tolist()
-    population = own_clients(read, owners[trained], place.stem)
+    rows = np.flatnonzero(~held)
+    if whose is not None and read.contract.unit.name == "person":  # one row of each, by chance
+        one = replace(terms, rows_per_person=1).group(whose[rows], owners[rows], seed=seed_of_test)
+        rows = rows[one.first]
+    population = own_clients(read, owners[rows], place.stem)
     asked = dict(_range(word) for word in ranges)
     for name in asked:
         if name not in table:
@@ -537,8 +571,8 @@ def bounds(
     words = unnamed_charge(read, population.ids, known, out.parent)
     say_unnamed_charge(words, private=private_entropy)
     charge, found = estimate_bounds(
-        {name: [table[name][row] for row in rows] for name in asked},
-        owners[trained].tolist(),
+        {name: [table[name][row] for row in rows.tolist()] for name in asked},
+        owners[rows].tolist(),
         population,
         asked,
         share=share,

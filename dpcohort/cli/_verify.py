@@ -24,7 +24,7 @@ from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.report._registry import registry_entry
 from dpcohort.report._statement import RunStatement
-from dpcohort.report.html._letter import write_letter
+from dpcohort.report.html._letter import another_client, write_letter
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
 
@@ -165,6 +165,7 @@ def _write_letter(
         ],
         clip=run.plan.training.clip,
         over_a_network=run.settings.get("engine") == "flower",
+        beside=another_client(run, k) if receipt.protects.name == "person" else None,
         judged="" if run.check is None else run.check.sentence,
         verification=verified,
     )

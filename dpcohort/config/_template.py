@@ -72,6 +72,7 @@ def table_config(
     table: str,
     label: str | Sequence[str],
     client: str,
+    person: str | None = None,
     clients: str,
     kind: str,
     labels: Sequence[Any],
@@ -89,6 +90,7 @@ def table_config(
         table: path of the table, from the folder of the configuration.
         label: the column or columns to be predicted.
         client: the column that says whose record it is.
+        person: the column that says of which person a row is, if there is one.
         clients: path of the list of clients.
         kind: of the task.
         labels: values of the label, for a task of classes.
@@ -112,6 +114,7 @@ def table_config(
         "label": label if isinstance(label, str) else list(label),
         **({"labels": list(labels)} if kind == "classification" else {}),
         "client": client,
+        **({} if person is None else {"person": person}),
         "features": list(features),
     }
     said = {
@@ -119,6 +122,7 @@ def table_config(
         "label": "what is predicted",
         "labels": "its values, one class each" if labels else f"{_FILL}: its values, in any order",
         "client": "the column that says whose record it is",
+        "person": "the column that says of which person a row is: persons are protected",
         "features": "what the model sees",
     }
     origin = "From what is known, not from the data."

@@ -347,7 +347,7 @@ def dataset_from_arrays(
         if test_persons is not None:
             _refuse_both(names, _person_names("test_persons", test_persons, len(test)))
         terms = person_terms or PersonTerms()
-        check_persons("persons", names.tolist(), blank=terms.blank)
+        check_persons("persons", names.tolist(), blank=terms.blank_person)
         grouped = terms.group(names, owners)
     elif test_persons is not None:
         raise InputError.about("test_persons", "goes with persons, which says whose a row is.")

@@ -9,6 +9,7 @@ these are depends on nobody else.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 from dpcohort._validate import BoolArray, IntArray, choice, number, whole_number
 from dpcohort.accounting._unit import BlankPerson, PersonRows
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_PERSON_ROWS
+from dpcohort.limits import MOST_PERSON_ROWS, MOST_TABLE_CELLS
 from dpcohort.plain_text import one_line
 
 _ROWS_STREAM, _TEST_STREAM = 29, 31
-#: Names of columns that are likely to say whose a row is.
+#: Beginnings and ends of the names of columns that say whose a row is.
 _WHO = ("patient", "person", "subject", "member", "customer", "user", "participant", "enrolee")
 _ID = ("id", "nbr", "no", "number", "num", "key", "code", "mrn")
+_ALONE = ("patient", "person", "participant", "enrolee", "mrn", "ssn", "pid")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +79,16 @@ class Persons:
         numbered[there] = np.arange(int(there.sum()))
         return replace(self, rows=numbered), self.all_rows(persons)
 
+    @classmethod
+    def alone(cls, rows: int) -> Persons:
+        """Each row a person of its own.
+
+        Example:
+            >>> Persons.alone(2).rows.tolist()
+            [[0], [1]]
+        """
+        return cls(rows=np.arange(rows)[:, None])
+
     def without(self, unusable: BoolArray) -> tuple[IntArray, BoolArray]:
         """Rows of each person that can be used, first those; and which persons have one. SENSITIVE.
 
@@ -93,23 +105,24 @@ class PersonTerms:
     """How the rows of a person are used; all of it public.
 
     Attributes:
-        most: how many of them, at most.
+        rows_per_person: how many of them, at most.
         person_rows: whether their gradients are added or averaged.
-        blank: what a row is that says nothing of its person.
+        blank_person: what a row is that says nothing of its person.
     """
 
-    most: int = 5
+    rows_per_person: int = 5
     person_rows: PersonRows = "sum"
-    blank: BlankPerson = "refuse"
+    blank_person: BlankPerson = "refuse"
 
     def __post_init__(self) -> None:
-        whole_number("rows_per_person", self.most, at_least=1, at_most=MOST_PERSON_ROWS)
+        whole_number("rows_per_person", self.rows_per_person, at_least=1, at_most=MOST_PERSON_ROWS)
         choice("person_rows", self.person_rows, get_args(PersonRows))
-        choice("blank_person", self.blank, get_args(BlankPerson))
+        choice("blank_person", self.blank_person, get_args(BlankPerson))
 
     def group(self, names: NDArray[Any], owners: NDArray[Any] | None, *, seed: int = 0) -> Persons:
         """The persons of rows, see `persons_of`."""
-        return persons_of(names, owners, most=self.most, person_rows=self.person_rows, seed=seed)
+        given: Any = {"most": self.rows_per_person, "person_rows": self.person_rows}
+        return persons_of(names, owners, **given, seed=seed)
 
 
 def persons_of(
@@ -129,7 +142,6 @@ def persons_of(
         person_rows: whether gradients of a person's rows are added or averaged.
         seed: by which some of the rows of a person with more are chosen.
     """
-    most = whole_number("rows_per_person", most, at_least=1, at_most=MOST_PERSON_ROWS)
     who = np.asarray(names)
     if who.dtype.kind not in "iuU" or who.ndim != 1:
         who = who.astype(np.str_)
@@ -142,6 +154,7 @@ def persons_of(
         _, held = np.unique(owners, return_inverse=True)
         codes += held * (int(codes.max(initial=0)) + 1)
     _, person, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    whole_number("rows_per_person of all persons", most * len(counts), at_most=MOST_TABLE_CELLS)
     order = np.argsort(person, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])[:-1]
     places = starts[:, None] + np.arange(most)
@@ -161,7 +174,8 @@ def persons_for_test(
     """Which rows are of test persons: about this share of all persons, each by its name alone.
 
     So a person is on the same side with every client, and a client that holds only its own rows
-    finds the same ones. Of a client whose persons would all be test persons, one is not.
+    finds the same ones. Of a client whose persons would all be test persons, one is not; of a
+    client with few persons there may be none.
 
     Example:
         >>> found = persons_for_test(np.array(["ann", "bob", "ann", "cy"]), None, share=0.5, seed=0)
@@ -172,25 +186,27 @@ def persons_for_test(
     whole_number("seed", seed, at_least=0)
     distinct, person = np.unique(np.asarray(names, np.str_), return_inverse=True)
     salt = f"{_TEST_STREAM} {seed} "
-    drawn = [zlib.crc32((salt + name).encode()) / 2**32 < share for name in distinct.tolist()]
+    digests = [hashlib.blake2b((salt + name).encode(), digest_size=6) for name in distinct.tolist()]
+    drawn = [int.from_bytes(one.digest(), "big") < share * 2**48 for one in digests]
     held: BoolArray = np.asarray(drawn, np.bool_)[person]
-    if owners is not None:
-        for client in np.setdiff1d(owners, owners[~held]):
-            own = owners == client
-            held &= ~(own & (names == names[own].max()))
-    if held.all() or not held.any():
-        words = "such that some persons are test persons, and some are not"
-        raise InputError("test_share", given=share, allowed=words)
+    whose = np.full(len(names), "") if owners is None else owners
+    for client in np.setdiff1d(whose, whose[~held]):
+        own = whose == client
+        held &= ~(own & (names == names[own].max()))
     return held
 
 
-def check_persons(column: str, names: Sequence[str], *, blank: BlankPerson) -> None:
+def check_persons(
+    column: str, names: Sequence[str], *, blank: BlankPerson, whole: bool = True
+) -> None:
     """Refuse a column that says of no row, or of each alone, whose it is.
 
     Args:
         column: its name, for messages.
         names: whose each row is, "" where that is not known.
         blank: what a row is of which it is not known.
+        whole: whether these are the rows of all clients; one alone may have one person, or persons
+            of one row each.
     """
     key = one_line(column, 60)
     distinct, missing = len({*names}), sum(not name for name in names)
@@ -199,12 +215,12 @@ def check_persons(column: str, names: Sequence[str], *, blank: BlankPerson) -> N
             f"the person of a row is missing in the column {key}. Fill it in; or, where such rows "
             'are surely of different persons, say so: blank_person = "own".'
         )
-    if distinct == 1:
+    if whole and distinct == 1 and not missing:
         words = "has one value in all rows: one person cannot be hidden among others."
         raise InputError.because(
             f"the column {key} {words} Name the column that says whose a row is."
         )
-    if distinct == len(names) and not missing:
+    if whole and distinct == len(names) and not missing:
         raise InputError.because(
             f"the column {key} is different in every row: it names rows, not persons. Name the "
             "column that says whose a row is; or leave person out if nobody has two rows: a record "
@@ -216,12 +232,8 @@ def looks_like_person(column: str) -> bool:
     """Whether a column's name says that it names persons; nothing of its cells is looked at.
 
     Example:
-        >>> [looks_like_person(one) for one in ("patient_nbr", "PersonID", "user", "age", "paid")]
+        >>> [looks_like_person(one) for one in ("patient_nbr", "PersonID", "mrn", "users", "paid")]
         [True, True, True, False, False]
     """
-    word = column.strip().lower()
-    plain = "".join(letter for letter in word if letter.isalnum())
-    for who in _WHO:
-        if plain.startswith(who) and (plain[len(who) :] in ("", "s", *_ID)):
-            return True
-    return plain in ("mrn", "ssn", "pid")
+    plain = "".join(letter for letter in column.lower() if letter.isalnum())
+    return plain in _ALONE or any(plain == who + end for who in _WHO for end in _ID)

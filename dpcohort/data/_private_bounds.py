@@ -52,21 +52,19 @@ def estimate_bounds(
     share: float,
     contract: Contract,
     seed: int | None,
-    most_rows: int = 1,
     known: Sequence[Charge] = (),
     before_spending: Callable[[Charge], object] = lambda charge: None,
 ) -> tuple[Charge, dict[str, Any]]:
     """Estimated bounds of columns, and what each client paid for them.
 
     Args:
-        table: the records.
+        table: the records; where the person is the unit, one of each person.
         owners: the client of each.
         population: the clients with their whole budgets; public ones pay nothing and add no noise.
         ranges: of each column, a public range that is sure to hold it.
         share: of the epsilon that each client has left that is spent, above 0 and below 1.
         contract: of the training, for its neighbours and unit.
         seed: of the noise in a simulation; None takes the operating system's entropy.
-        most_rows: records of one unit that are in the table, at most: of a person several.
         known: what was paid before.
         before_spending: called once everything is checked, before the first noise: the place to
             write down what will be spent.
@@ -90,7 +88,7 @@ def estimate_bounds(
     if not ranges:
         raise InputError.because("no column is named whose bounds are to be estimated.")
     rng: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
-    sensitivity = most_rows * (1 if contract.neighbours == "zero-out" else 2)
+    sensitivity = 1 if contract.neighbours == "zero-out" else 2
     charge = charge_of(
         population,
         known,

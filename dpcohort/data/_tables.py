@@ -31,7 +31,12 @@ from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, numb
 from dpcohort.accounting._unit import BlankPerson
 from dpcohort.clients._csv_file import rows_with_lines
 from dpcohort.data._dataset import NO_CLASS, Dataset, dataset_from_arrays
-from dpcohort.data._persons import PersonTerms, check_persons, persons_for_test
+from dpcohort.data._persons import (
+    PersonTerms,
+    check_persons,
+    looks_like_person,
+    persons_for_test,
+)
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import counted, one_line
@@ -62,8 +67,9 @@ class TableColumns:
     Attributes:
         label: the column to be predicted; several for a task of several labels, each 0 or 1.
         client: the column that says whose record it is; None where the table does not say.
-        person: the column that says of which person a row is; it is never seen by a model.
-        features: columns a model sees; () for all others.
+        person: the column that says of which person a row is.
+        features: columns a model sees; () for all others. A column whose name is that of a person's
+            id is never one of them.
         categories: the values that a column of text or codes can have; each becomes a column of
             0 and 1, and all other values, missing ones too, share one more.
         bounds: smallest and largest value of a column of numbers, which become -1 and 1.
@@ -126,6 +132,10 @@ class TableColumns:
                 if one in self._taken:
                     words = f"names {one!r}, which is the {self._taken[one]} and no feature."
                     raise InputError.about(key, words)
+                if looks_like_person(one):
+                    words = f"names {one!r}, which by its name says whose a row is: a model would "
+                    words += f"learn persons by heart. Say person = {one!r}, or rename the column."
+                    raise InputError.about(key, words)
         self._check_missing()
 
     def _check_missing(self) -> None:
@@ -164,7 +174,9 @@ class TableColumns:
                 same = [name for name in table if name.strip().lower() == one.strip().lower()]
                 step = f"Did you mean {same[0]!r}?" if same else did_you_mean(one, table)
                 raise InputError("column", given=one, allowed=f"one of {listed}", next_step=step)
-        seen = self.features or tuple(one for one in table if one not in self._taken)
+        seen = self.features or tuple(
+            one for one in table if one not in self._taken and not looks_like_person(one)
+        )
         unknown = [one for one in seen if one not in self.bounds and one not in self.categories]
         if not seen:
             raise InputError.because("there is no column beside the label to predict it from.")
@@ -179,24 +191,36 @@ class TableColumns:
             )
         return seen
 
-    def person_names(self, table: Table, blank: BlankPerson) -> NDArray[np.str_] | None:
-        """Whose each row is, "" where a cell says nothing; None where no column says it.
+    def unnamed_persons(self, table: Table, public: BoolArray) -> list[str]:
+        """A sentence on each column that by its name says whose a row is, where none is named.
 
         Args:
             table: the cells.
-            blank: what a row is of which it is not known.
+            public: which records are; how often values are repeated is told of no other.
 
-        Raises:
-            InputError: a row has no person and that is refused, or the column names no persons.
+        Example:
+            >>> columns = TableColumns(label="sick", bounds={"age": (0, 110)}, labels=(0, 1))
+            >>> rows = {"age": [3, 4], "sick": [0, 1], "patient_id": ["a", "a"]}
+            >>> columns.unnamed_persons(rows, np.array([True, True]))
+            ['the column patient_id by its name says whose a row is, and no person is named: each
+              promise is about one record, and somebody with several is protected less. Say person =
+              "patient_id" to protect persons. Of 2 public records 2 are of persons with several.']
         """
-        if self.person is None:
-            return None
-        cells = table[self.person]
-        words = _by_value(
-            self.person, cells, lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
-        )
-        check_persons(self.person, words, blank=blank)
-        return np.array(words)
+        found = []
+        for one in table if self.person is None else ():
+            if not looks_like_person(one) or one in self._taken:
+                continue
+            name = _key(one)
+            words = f"the column {name} by its name says whose a row is, and no person is named: "
+            words += "each promise is about one record, and somebody with several is protected "
+            words += f'less. Say person = "{one_line(one, 60)}" to protect persons.'
+            cells = [_word(cell) for cell in compress(table[one], public) if not _is_missing(cell)]
+            if cells:
+                several = sum(count for count in Counter(cells).values() if count > 1)
+                words += f" Of {counted(len(cells), 'public record')} {several:,} are of persons "
+                words += "with several."
+            found.append(words)
+        return found
 
     def task(self, **settings: Any) -> Task:
         """The task of the label: its classes or labels with their names, and what else is stated.
@@ -449,9 +473,13 @@ def table_dataset(
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
-    names = columns.person_names(table, "own" if persons is None else persons.blank)
+    blank = "own" if persons is None else persons.blank_person
+    names = person_names(columns.person, table, blank)
     if is_test is None:
         is_test = held_for_test(len(inputs), clients, names, share=test_share, seed=seed)
+    if not is_test.any():
+        allowed = "large enough for one test record of some client"
+        raise InputError("test_share", given=test_share, allowed=allowed)
     scored = is_test
     if tested is not None and clients is not None:
         scored = is_test & np.isin(clients, list(tested))
@@ -473,7 +501,10 @@ def table_dataset(
     shown = scored & test_public
     if clients is not None and public:
         shown |= np.isin(clients, list(public))
-    remarks = tuple(columns.beyond_bounds(table, shown, found.task))
+    remarks = (
+        *columns.unnamed_persons(table, shown),
+        *columns.beyond_bounds(table, shown, found.task),
+    )
     grouped = None
     if names is not None and persons is not None:
         grouped = persons.group(names[~is_test], found.clients, seed=seed)
@@ -518,10 +549,6 @@ def held_for_test(
         rng = np.random.default_rng([seed, _TEST_STREAM, zlib.crc32(client.encode())])
         held = min(round(share * own.size), own.size - 1)
         is_test[rng.permutation(own)[:held]] = True
-    if not is_test.any():
-        raise InputError(
-            "test_share", given=share, allowed="large enough for one test record of some client"
-        )
     return is_test
 
 
@@ -623,6 +650,32 @@ def client_names(name: str, cells: Sequence[Any]) -> list[str]:
         empty = f"{_record(name, place)} is empty: it must say whose record it is."
         raise InputError.because(problems.get(place, empty))
     return names
+
+
+def person_names(
+    name: str | None, table: Table, blank: BlankPerson, *, whole: bool = True
+) -> NDArray[np.str_] | None:
+    """Whose each row is, "" where a cell says nothing; None where no column says it.
+
+    Args:
+        name: the column, if there is one.
+        table: the cells.
+        blank: what a row is of which it is not known.
+        whole: whether these are all clients, whose persons must have several rows.
+
+    Raises:
+        InputError: a row has no person and that is refused, or the column names no persons.
+    """
+    if name is None:
+        return None
+    if name not in table:
+        step = did_you_mean(name, table)
+        raise InputError("person", given=name, allowed="a column of the table", next_step=step)
+    words = _by_value(
+        name, table[name], lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
+    )
+    check_persons(name, words, blank=blank, whole=whole)
+    return np.array(words)
 
 
 def _listed(name: str, values: Any) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ from dpcohort.engine._rounds import (
 )
 from dpcohort.engine.clipping import FlatLayout, Loss
 from dpcohort.errors import InputError
-from dpcohort.models._persons import PersonLoss, PersonModel, null_like
+from dpcohort.models._persons import PersonBatches, PersonModel
 from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
@@ -277,18 +277,11 @@ class ClientRecords:
             stored = stored.permute(0, 2, 3, 1).contiguous()
         self._inputs = stored.to(device)
         self._targets = torch.as_tensor(targets).to(device)
-        self._unusable = unusable
-        self._persons: Persons | None = persons
-        self._members, self._null = torch.empty(0), torch.empty(0)
+        self._unusable, self._records = unusable, len(stored)
+        self._persons: PersonBatches | None = None
         if persons is not None:
-            rows, usable = persons.rows, np.ones(len(persons), np.bool_)
-            if unusable is not None:
-                rows, usable = persons.without(unusable)
-            self._unusable = None if usable.all() else ~usable
-            # A person's first row stands where it has no more, and what it counts there is null.
-            filled = np.where(rows < 0, np.maximum(rows[:, :1], 0), rows)
-            self._members = torch.as_tensor(filled, device=device)
-            self._null = torch.as_tensor(rows < 0, device=device)
+            self._persons = PersonBatches(persons, device, unusable)
+            self._unusable, self._records = self._persons.unusable, len(persons)
         self.indices = np.asarray(indices, dtype=np.int64)
         self.offsets = np.asarray(offsets, dtype=np.int64)
         self.dtype = dtype
@@ -346,14 +339,9 @@ class ClientRecords:
 
     def gather_from(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """As ``gather``, of records that are kept like these."""
-        if self._persons is not None:
-            members = self._members.index_select(0, rows)
-            inputs, of_rows = self._gather_rows(members.reshape(-1), stored, targets)
-            of_rows[self._null.index_select(0, rows).reshape(-1)] = null_like(of_rows)
-            shape = members.shape
-            targets = of_rows.reshape(*shape, *of_rows.shape[1:])
-            return inputs.reshape(*shape, *inputs.shape[1:]), targets
-        return self._gather_rows(rows, stored, targets)
+        if self._persons is None:
+            return self._gather_rows(rows, stored, targets)
+        return self._persons.gather(rows, lambda own: self._gather_rows(own, stored, targets))
 
     def _gather_rows(self, rows: Tensor, stored: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         inputs = stored.index_select(0, rows)
@@ -374,9 +362,7 @@ class ClientRecords:
 
     def loss(self, of_rows: Loss) -> Loss:
         """The loss of each record, from that of its rows."""
-        if self._persons is None:
-            return of_rows
-        return PersonLoss(of_rows, averaged=self._persons.person_rows == "mean")
+        return of_rows if self._persons is None else self._persons.loss(of_rows)
 
     def check_against(self, plan: Plan) -> None:
         """Refuse data whose clients are not the plan's: the noise was made for other sizes."""
@@ -395,8 +381,7 @@ class ClientRecords:
             )
 
     def _check(self) -> None:
-        rows = self._inputs.shape[0]
-        records = rows if self._persons is None else len(self._persons)
+        rows, records = self._inputs.shape[0], self._records
         if self._targets.shape[0] != rows:
             raise InputError.because(
                 f"there are {rows} inputs but {self._targets.shape[0]} targets."

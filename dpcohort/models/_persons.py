@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and losses of persons: what is made of several rows counts as one example.
+"""Models, losses and batches of persons: what is made of several rows counts as one example.
 
 A batch of persons is [persons, most, ...], with as many rows of each as anybody may bring. Where a
 person has fewer, its first row stands in the empty places and their targets are null: -100 for
@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from dpcohort._validate import BoolArray
+from dpcohort.data import Persons
 
 #: One number for each example, from outputs and targets.
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -70,6 +74,57 @@ class PersonLoss:
         if not self.averaged:
             return total
         return total / (~null).view(targets.shape[:2]).sum(1).clamp(min=1)
+
+
+class PersonBatches:
+    """Gathers the rows of persons, as many of each as anybody may bring.
+
+    Args:
+        persons: whose each row is.
+        device: where the rows are.
+        unusable: which rows contribute nothing. SENSITIVE.
+
+    Attributes:
+        unusable: which persons have no row that can be used; None if all have. SENSITIVE.
+
+    Example:
+        >>> batches = PersonBatches(Persons(rows=np.array([[0, 2], [1, -1]])))
+        >>> x, y = torch.tensor([[5.0], [6.0], [7.0]]), torch.tensor([0, 1, 2])
+        >>> inputs, targets = batches.gather(torch.tensor([0, 1]), lambda rows: (x[rows], y[rows]))
+        >>> inputs[:, :, 0].tolist(), targets.tolist()
+        ([[5.0, 7.0], [6.0, 6.0]], [[0, 2], [1, -100]])
+    """
+
+    def __init__(
+        self,
+        persons: Persons,
+        device: torch.device | str = "cpu",
+        unusable: BoolArray | None = None,
+    ) -> None:
+        rows, usable = persons.rows, np.ones(len(persons), np.bool_)
+        if unusable is not None:
+            rows, usable = persons.without(unusable)
+        self.unusable = None if usable.all() else ~usable
+        self._averaged = persons.person_rows == "mean"
+        filled = np.where(rows < 0, np.maximum(rows[:, :1], 0), rows)
+        self._members = torch.as_tensor(filled, device=device)
+        self._null = torch.as_tensor(rows < 0, device=device)
+
+    def gather(
+        self, persons: Tensor, rows_of: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [persons, most, ...], from those of rows."""
+        members = self._members.index_select(0, persons)
+        inputs, targets = (
+            each.reshape(*members.shape, *each.shape[1:]) for each in rows_of(members.reshape(-1))
+        )
+        null = self._null.index_select(0, persons)
+        null = null.view(*null.shape, *[1] * (targets.dim() - 2))
+        return inputs, torch.where(null, null_like(targets), targets)
+
+    def loss(self, of_rows: RowLoss) -> PersonLoss:
+        """The loss of a person, from that of its rows."""
+        return PersonLoss(of_rows, averaged=self._averaged)
 
 
 def is_null(targets: Tensor) -> Tensor:

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 def summarise(plan: Plan) -> dict[str, Any]:
     """The numbers of a plan that fit in a sentence each, ready for JSON.
 
-    Beside numbers of clients and records: ``epsilon_min`` and ``epsilon_max``, None if all are
-    public; ``eta``, the weight of the noise in Problem 1, its ``objective``, and the ``gap``, how
-    far at most the probabilities are from optimal in it; ``bias`` ||p - p^u||_1; ``noise_to_clip``,
-    the norm of the noise on a round's mean gradient over C, as scheduled, and the same expected if
-    clients were selected by size; how many promises are ``certified``, how many clients were
-    ``lifted`` from the paper's to the tight noise, and how many have a ``large_delta``, of at least
-    1 / size.
+    Beside numbers of clients and their records (or persons, by ``unit``): ``epsilon_min`` and
+    ``epsilon_max``, None if all are public; ``eta``, the weight of the noise in Problem 1, its
+    ``objective``, and the ``gap``, how far at most the probabilities are from optimal in it;
+    ``bias`` ||p - p^u||_1; ``noise_to_clip``, the norm of the noise on a round's mean gradient over
+    C, as scheduled, and the same expected if clients were selected by size; how many promises are
+    ``certified``, how many clients were ``lifted`` from the paper's to the tight noise, and how
+    many have a ``large_delta``, of at least 1 / size.
     """
     population = plan.population
     problem, u = plan.problem, plan.selection.unbiased
@@ -47,6 +47,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "public": int(population.public.sum()),
         "drawn": int(plan.drawn.sum()),
         "records": int(population.sizes.sum()),
+        "unit": plan.contract.unit.name,
         "epsilon_min": float(population.epsilon[private].min()) if private.any() else None,
         "epsilon_max": float(population.epsilon[private].max()) if private.any() else None,
         "rule": plan.rule,
@@ -71,7 +72,7 @@ class _LocalView:
     plan: Plan
     moved: ClassVar[str] = "of the draws"
     headers: ClassVar[tuple[str, ...]] = (
-        *("records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
+        *("ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class _DistributedView(_LocalView):
     noises: DistributedNoise
     moved: ClassVar[str] = "of the weight"
     headers: ClassVar[tuple[str, ...]] = (
-        *("records", "ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
+        *("ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
     view = _view(plan.noise, plan)
     text = Text.assemble(
         (counted(summary["clients"], "client"), "bold"),
-        f"{public}, {summary['records']:,} records, {budgets}\n",
+        f"{public}, {summary['records']:,} {contract.unit.several}, {budgets}\n",
         f"{counted(training.rounds, 'round')} of {counted(training.cohort_size, 'draw')}, "
         f"{counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
         f"{contract.sampler} batches, {contract.neighbours} neighbours\n",
@@ -266,7 +267,7 @@ def _clients_table(plan: Plan, rows: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold", min_width=8)
     view = _view(plan.noise, plan)
-    for name in view.headers:
+    for name in (plan.contract.unit.several, *view.headers):
         table.add_column(name, justify="right", no_wrap=True)
     previous_more = True
     for k in positions.tolist():

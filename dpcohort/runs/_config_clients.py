@@ -186,12 +186,12 @@ def has_own_clients(section: DataSection, data: Dataset) -> bool:
 def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Population:
     """The clients that the data know, with the budgets that the population states for them.
 
-    The sizes are the numbers of training records. A list may give them, or those of all records of
-    a client with its test records, or none.
+    The sizes are the numbers of training records, or of training persons where these are the unit.
+    A list may give them, or none, or those of all records of a client with its test records.
 
     Args:
         config: the configuration.
-        owners: the client of each training record.
+        owners: the client of each training record or person.
         data: what the data are called.
     """
     section = data_section(config)
@@ -246,17 +246,20 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
 
 
 def _check_size(config: Config, data: str, name: str, stated: int, held: int) -> None:
+    unit = config.contract.unit
     if held == 0:
         raise InputError.because(
-            f"{config.clients}: the client {name!r} has no training record in {data}."
+            f"{config.clients}: the client {name!r} has no training {unit.name} in {data}."
         )
     if stated == held:
         return
     section = data_section(config)
     tested = min(round(section.test_share * stated), stated - 1)
-    with_tests = is_table(section.name) and stated - tested == held
+    # How many persons are test persons follows from their names, not from their number.
+    by_row = is_table(section.name) and section.person is None
+    with_tests = by_row and stated - tested == held
     if not with_tests:
         raise InputError.because(
-            f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "
-            "training records of it. Correct the size, or leave the column out: the data say it."
+            f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} training "
+            f"{unit.several} of it. Correct the size, or leave the column out: the data say it."
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from dpcohort.config import Config
@@ -44,34 +44,38 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
             records.
 
     Raises:
-        InputError: it names none.
+        InputError: it names none, or does not say whose its rows are where the unit is the person.
         DataMissingError: it is not on this machine.
     """
     section = data_section(config)
     name = section.name
-    if is_table(section.name):
+    has_columns = is_table(name) or name.endswith((".npz", ".npy")) or "/" in name
+    by_person = config.contract.unit.name == "person"
+    if by_person and section.person is None:
+        words = "says whose a row is, which the unit person needs. Name the column of the table, "
+        words += 'or the array of the .npz file; or say privacy.unit = "record".'
+        raise config.problem("data", InputError.about("person", words))
+    if section.person is not None and not has_columns:
+        words = f"names a column of a table or an array of a file of yours; {name} has none."
+        raise config.problem("data", InputError.about("person", words))
+    if is_table(name):
         return _table_data(config, section, clients)
-    if name.endswith((".npz", ".npy")) or "/" in name:
+    if has_columns:
         given = config.task.model_dump(exclude_none=True)
         stated = section.model_dump(include={"classes", "test_public"}, exclude_unset=True)
-        if section.person is not None:
-            whose = _array_owners(config, section)
-            data = load_arrays(config.folder / name, given, stated, section.person, **whose)
-            kept = config.contract.unit.name == "person"
-            return with_task(config, data if kept else replace(data, persons=None))
-        return with_task(config, load_arrays(config.folder / name, given, stated))
+        if section.person is None:
+            return with_task(config, load_arrays(config.folder / name, given, stated))
+        whose = _array_owners(config, section)
+        data = load_arrays(config.folder / name, given, stated, section.person, **whose)
+        return with_task(config, data if by_person else replace(data, persons=None))
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
 
 
 def person_terms(config: Config) -> PersonTerms:
     """How the rows of a person are used, as [data] says."""
-    section = data_section(config)
-    return PersonTerms(
-        most=section.rows_per_person,
-        person_rows=section.person_rows,
-        blank=section.blank_person,
-    )
+    names = [field.name for field in fields(PersonTerms)]
+    return PersonTerms(**data_section(config).model_dump(include=set(names)))
 
 
 def _array_owners(config: Config, section: DataSection) -> dict[str, Any]:

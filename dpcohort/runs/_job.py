@@ -520,6 +520,7 @@ def make_job(
         else:
             labels = partition_labels(dataset)
             partition = paper_partition(labels, sizes=plan.population.sizes, rng=rng)
+    _check_unit(plan, dataset)
     _check_partition(plan, partition, dataset)
     if after is not None:
         check_holders(after, plan, partition, dataset)
@@ -655,6 +656,19 @@ def _own_model(model: nn.Module, data: Dataset, *, has_weights: bool) -> tuple[s
     dtype = _input_dtype(data)
     check_trainable(model, input_shape=data.input_shape, classes=data.classes, input_dtype=dtype)
     return type(model).__name__, model
+
+
+def _check_unit(plan: Plan, data: Dataset) -> None:
+    """Refuse data whose records are other units than those of the plan's promises."""
+    planned, held = plan.contract.unit.name, "record" if data.persons is None else "person"
+    if planned != held:
+        step = "Say whose its rows are: [data] person, or persons=... of dataset_from_arrays."
+        if planned == "record":
+            step = 'Plan for persons, Contract(unit="person"), or leave them out of the data.'
+        raise InputError.because(
+            f"the unit of the plan is the {planned}, and a record of {data.name} is a {held}: what "
+            f"is promised is not what would be done. {step}"
+        )
 
 
 def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:

@@ -42,11 +42,6 @@ _STAMPS: dict[Origin, str] = {
 }
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
-#: What a mod in a Flower app protects, by the key ``drop_in`` of a run's settings.
-DROP_IN_UNITS = {
-    "client": "all records of this client together",
-    "record": "one record of this client",
-}
 DROP_IN = (
     " A mod in the Flower app clipped, counted and added the noise: code that the server ships, "
     "without the wall of a guard. The promise holds if that code was the one that ran."

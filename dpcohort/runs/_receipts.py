@@ -22,6 +22,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import IN_WORDS, in_order, total
 from dpcohort.accounting._distributed import NOT_PROTECTED, trust_in_words
+from dpcohort.accounting._unit import UNITS, Unit, unit_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
@@ -29,7 +30,6 @@ from dpcohort.plan import Plan
 from dpcohort.runs._folder import read_json, read_log, write_json
 from dpcohort.runs._provenance import (
     DROP_IN,
-    DROP_IN_UNITS,
     SIMULATED_TUNING,
     TUNING_SOURCES,
     source_of,
@@ -73,6 +73,14 @@ class ClientReceipt(ABC):
     certified_epsilon: float | None
     stamp: str = ""
     trust: Mapping[str, Any] | None = None
+
+    @property
+    def protects(self) -> Unit:
+        """The unit of privacy, by its words."""
+        whom = ("this client", "this data set")
+        return next(
+            (unit for unit in UNITS.values() if self.unit in map(unit.of, whom)), UNITS["record"]
+        )
 
     @property
     def holds(self) -> bool:
@@ -333,7 +341,7 @@ class Receipt(ClientReceipt):
             ("draws counted", self.spent_draws),
             ("noisy steps counted", self.spent_steps),
             ("noise multiplier z", self.noise_multiplier),
-            ("share of records in a batch", self.sampling_rate),
+            (f"share of {self.protects.several} in a batch", self.sampling_rate),
             ("batch size B", self.batch_size),
         ]
         if trust is not None:
@@ -369,7 +377,7 @@ class Receipt(ClientReceipt):
         if self.noise_multiplier is not None:
             noise = (
                 f"z = {self.noise_multiplier:.5g} on the clipped sum of about {self.batch_size} "
-                f"records (rate {self.sampling_rate:.4g})"
+                f"{self.protects.several} (rate {self.sampling_rate:.4g})"
             )
         together = ", all runs together" if self.before else ""
         honest = "" if self.trust is None else f" with {counted(self.honest, 'honest member')}"
@@ -524,11 +532,12 @@ def make_receipts(
         alone = plan.if_alone.spent_epsilon(made, clients=chosen, method=once)
         alone = np.maximum(alone, spent)  # a bound on less noise bounds what more noise spends
     population = plan.population
+    unit = unit_of("client") if drop_in == "client" else plan.contract.unit
     return [
         Receipt(
             client=population.ids[k],
             public=bool(population.public[k]),
-            unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
+            unit=unit.of("this client"),
             neighbours=plan.contract.neighbours,
             sampler=plan.contract.sampler.name,
             accountant=plan.contract.accountant,

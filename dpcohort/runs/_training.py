@@ -258,7 +258,7 @@ def train_grid(
     prepared: dict[str, list[Job]] = {}
     # All of it is checked and planned before any of it is trained.
     for name, combination in list(combinations(config)):
-        key = repr((combination.data, combination.task))
+        key = repr((combination.data, combination.task, combination.contract.unit.name))
         if key not in loaded:
             loaded[key] = configured_data(combination)
         prepared[name] = [

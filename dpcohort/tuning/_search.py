@@ -25,7 +25,7 @@ from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting import Charge
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
+from dpcohort.data import Dataset, Normalisation, Partition, Persons, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import (
@@ -285,7 +285,7 @@ def public_samples(
             test_labels=labels[held],
             test_clients=None,
             clients=data.record_clients,
-            persons=None,
+            persons=None if data.persons is None else Persons.alone(len(data)),
         )
         samples.append(("public", seed, made))
     return samples, words
@@ -556,6 +556,7 @@ def stand_in(data: Dataset, problem: Problem, *, seed: int = 0) -> Dataset:
         classes=data.classes,
         normalisation=Normalisation(),
         task=data.task,
+        persons=None if data.persons is None else Persons.alone(wanted),
     )
 
 

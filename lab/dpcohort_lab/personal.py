@@ -241,8 +241,9 @@ def _over(clients: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, Any]
 
 def _records(data: Dataset, which: Any, device: str) -> tuple[Tensor, Tensor]:
     """Some training records as the model sees them."""
-    x = np.array(data.normalised(data.train_inputs[which]))
-    y = np.array(data.train_labels[which])
+    rows = data.rows_of(which)
+    x = np.array(data.normalised(data.train_inputs[rows]))
+    y = np.array(data.train_labels[rows])
     return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
 
 
@@ -263,7 +264,8 @@ def _judge(
         found = outputs.cpu().numpy()
         if data.test_clients is not None:
             return main_value(task, found, labels[mine])
-        own = np.bincount(data.train_labels[job.partition.client(k)], minlength=task.outputs)
+        rows = data.rows_of(job.partition.client(k))
+        own = np.bincount(data.train_labels[rows], minlength=task.outputs)
         there = np.bincount(labels, minlength=task.outputs)
         weights: FloatArray = (own / np.maximum(there, 1))[labels]
         hits = found.argmax(1) == labels

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
 
 from dpcohort.accounting._charges import refuse_simulated
+from dpcohort.accounting._unit import UNITS
 from dpcohort.config._schema import OptimiserSection, check_optimiser
 from dpcohort.deploy._formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.flower._certificates import key_fingerprint
@@ -229,8 +230,16 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
         found.append(f"its guard signs for {hello.dataset!r}: the name of its data must be its id")
     if hello.key != federation.members.get(client, hello.key):
         found.append(f"its guard signs with the key {hello.key}, and [members] has another")
+    unit = UNITS["record" if hello.persons is None else "person"]
+    if unit != plan.contract.unit:
+        found.append(
+            f"a {unit.name} is the unit of its terms, and a {plan.contract.unit.name} that of the "
+            "plan: its owner says so by [persons]"
+        )
     if hello.records != size:
-        found.append(f"its data has {hello.records} records, the plan is for {size}: other data")
+        found.append(
+            f"its data has {hello.records} {unit.several}, the plan is for {size}: other data"
+        )
     if hello.model != federation.model.sha256():
         loss = federation.model.predicts.loss
         found.append(

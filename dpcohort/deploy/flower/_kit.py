@@ -33,7 +33,7 @@ from urllib.parse import quote
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
-from dpcohort.data import Normalisation
+from dpcohort.data import Normalisation, PersonTerms
 from dpcohort.deploy.flower._certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower._federation import Federation, drawn_clients
 from dpcohort.deploy.guard._files import write_secret
@@ -130,6 +130,7 @@ def write_kit(
     run: str,
     normalisation: Normalisation | None = None,
     table: TableTerms | None = None,
+    persons: PersonTerms | None = None,
     host: str = "127.0.0.1",
     gate_port: int = 9443,
     superlink_port: int = 8000,
@@ -147,6 +148,7 @@ def write_kit(
         run: name of the run.
         normalisation: public constants that scale the clients' inputs.
         table: how the clients' tables are read, where their data are tables.
+        persons: how the rows of a person are used, of a plan for persons.
         host: name or address by which clients reach the reverse proxy.
         gate_port: where the reverse proxy listens (nginx.conf of the kit).
         superlink_port: where the SuperLink listens, on the loopback address.
@@ -196,6 +198,7 @@ def write_kit(
                 model=model,
                 normalisation=normalisation,
                 table=table,
+                persons=persons,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,

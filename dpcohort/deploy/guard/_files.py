@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort.data import Normalisation, read_table
+from dpcohort.data import Normalisation, Persons, PersonTerms, read_table
 from dpcohort.data._arrays import read_npz
 from dpcohort.data._dataset import normalise
-from dpcohort.data._tables import held_for_test
-from dpcohort.deploy.guard._terms import ModelTerms, TableTerms
+from dpcohort.data._persons import check_persons
+from dpcohort.data._tables import held_for_test, person_names
+from dpcohort.deploy.guard._terms import GuardTerms, ModelTerms, TableTerms
 from dpcohort.deploy.secure_aggregation import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.tasks import Task
@@ -188,17 +189,19 @@ class GuardedData:
     """Records as the model sees them. SENSITIVE, all of it but their number.
 
     Attributes:
-        inputs: [records, ...] float32, or int64 token ids.
-        labels: [records] int64.
+        inputs: [rows, ...] float32, or int64 token ids.
+        labels: [rows] int64.
         fingerprint: SHA-256 of the file.
+        persons: whose each row is, where a record is a person.
     """
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
     fingerprint: str
+    persons: Persons | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.labels) if self.persons is None else len(self.persons)
 
     def __repr__(self) -> str:
         return f"GuardedData({len(self)} records)"  # the arrays must not get into a log
@@ -209,8 +212,10 @@ def load_data(
     model: ModelTerms,
     normalisation: Normalisation,
     table: TableTerms | None = None,
+    persons: PersonTerms | None = None,
+    client: str = "",
 ) -> GuardedData:
-    """Read ``inputs`` and ``labels``, check them against the model and scale them.
+    """Read ``inputs``, ``labels`` and ``persons``, check them against the model and scale them.
 
     Messages name shapes, types and places, never a value.
 
@@ -219,10 +224,13 @@ def load_data(
         model: what the records must fit.
         normalisation: the public constants of the terms.
         table: how a table is read.
+        persons: how the rows of a person are used, where a person is the unit.
+        client: the name of these data, by which rows of a person are chosen.
 
     Raises:
         DataMissingError: there is no such file.
-        InputError: others can open it, or it is not what the model takes.
+        InputError: others can open it, it is not what the model takes, or it does not say whose
+            its rows are.
 
     Example:
         >>> import os, tempfile
@@ -239,7 +247,7 @@ def load_data(
             f"there are no data at {path}. Give the client's .npz file, or its table."
         )
     check_private(path, "data")
-    arrays = _read_table(path, table) if is_table(path) else read_npz(path)
+    arrays = _read_table(path, table, persons) if is_table(path) else read_npz(path)
     for key in ("inputs", "labels"):
         if key not in arrays:
             raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")
@@ -255,22 +263,56 @@ def load_data(
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
     task = model.predicts
     stored = labels.astype(np.int64) if task.predicts_classes else task.scaled(labels)
-    return GuardedData(inputs, stored, fingerprint)
+    grouped = None
+    if persons is not None:
+        seed = 0 if table is None else table.seed
+        grouped = _grouped(path, arrays.get("persons"), len(labels), persons, client, seed)
+    return GuardedData(inputs, stored, fingerprint, grouped)
 
 
-def _read_table(path: str | Path, terms: TableTerms | None) -> dict[str, NDArray[Any]]:
+def guarded_data(path: str | Path, terms: GuardTerms) -> GuardedData:
+    """The data that terms speak of, from their file; see `load_data`."""
+    model, constants = terms.model, terms.normalisation
+    return load_data(path, model, constants, terms.table, terms.persons, terms.dataset)
+
+
+def _grouped(
+    path: str | Path, given: Any, rows: int, terms: PersonTerms, client: str, seed: int
+) -> Persons:
+    """The rows by person; no message tells who anybody is."""
+    if given is None:
+        raise FileFormatError(
+            path,
+            "there is no array 'persons', and the terms say that a person is the unit: it says "
+            "whose each row is. Add it; or take [persons] out, and a record is protected.",
+        )
+    if given.shape != (rows,):
+        raise FileFormatError(path, f"persons must be one name for each of the {rows} inputs.")
+    names = given.astype(np.str_)
+    with of_file(path):
+        check_persons("persons", names.tolist(), blank=terms.blank_person, whole=False)
+    return terms.group(names, np.full(rows, client), seed=seed)
+
+
+def _read_table(
+    path: str | Path, terms: TableTerms | None, persons: PersonTerms | None
+) -> dict[str, NDArray[Any]]:
     """The records of a table but those that are held out for tests."""
     if terms is None:
         raise FileFormatError(
             path, "a table; the terms say how to read one in [table], and these have none."
         )
     with of_file(path):
-        inputs, labels, _ = terms.columns.encode(read_table(path))
-        names = np.full(len(inputs), terms.client)
-        if terms.test_share:
-            kept = ~held_for_test(len(inputs), names, share=terms.test_share, seed=terms.seed)
-            inputs, labels = inputs[kept], labels[kept]
-    return {"inputs": inputs, "labels": labels}
+        table = read_table(path)
+        inputs, labels, _ = terms.columns.encode(table)
+        blank = "own" if persons is None else persons.blank_person
+        whose = person_names(terms.columns.person, table, blank, whole=False)
+        found = {"inputs": inputs, "labels": labels} | ({} if whose is None else {"persons": whose})
+        if not terms.test_share:
+            return found
+        own, share = np.full(len(inputs), terms.client), terms.test_share
+        kept = ~held_for_test(len(inputs), own, whose, share=share, seed=terms.seed)
+    return {name: array[kept] for name, array in found.items()}
 
 
 def check_records(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,7 @@ class GuardHandler:
             dpcohort=__version__,
             dataset=self.terms.dataset,
             records=self.records,
+            persons=None if self.terms.persons is None else asdict(self.terms.persons),
             dimension=self._trainer.dimension,
             model=self._model,
             layout=self._trainer.layout,

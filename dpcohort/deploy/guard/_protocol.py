@@ -95,7 +95,9 @@ class Hello(Message, kind="hello"):
         protocol: version the guard speaks.
         dpcohort: version of the package.
         dataset: the client's name for its data.
-        records: |M|, public as in every plan.
+        records: |M|, public as in every plan: of records, or of persons.
+        persons: what is done with the rows of a person, where a person is the unit; None where it
+            is a record.
         dimension: D of the model the owner allows.
         model: its fingerprint, :meth:`~dpcohort.deploy.guard._terms.ModelTerms.sha256`.
         layout: hash of the order of its parameters.
@@ -110,6 +112,7 @@ class Hello(Message, kind="hello"):
     dpcohort: str
     dataset: str
     records: int
+    persons: dict[str, Any] | None = None
     dimension: int
     model: str
     layout: str

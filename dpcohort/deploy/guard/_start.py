@@ -29,8 +29,8 @@ from dpcohort.deploy.guard._files import (
     check_folders,
     check_private,
     check_unwritable,
+    guarded_data,
     identity_beside,
-    load_data,
     load_identity,
 )
 from dpcohort.deploy.guard._handler import GuardHandler, check_with_sampling
@@ -164,7 +164,7 @@ def open_guard(
         check_unwritable(file, "terms")
         terms = pinnable_terms(file) if new_ledger else GuardTerms.from_toml(file)
     assert isinstance(terms, GuardTerms)
-    records = load_data(data, terms.model, terms.normalisation, terms.table)
+    records = guarded_data(data, terms)
     runs = check_terms(terms, len(records))
     identity = check_identity(terms)
     _consented(terms.model, ledger, None if file is None else Path(file).parent)
@@ -556,7 +556,7 @@ def _register(ledger: ClientLedger, terms: GuardTerms, fingerprint: str) -> None
             f"the data are not those that {terms.dataset!r} stands for in the ledger. What was "
             "spent on those says nothing about these; give the data their own name and cap."
         )
-    for field in ("epsilon", "delta", "per", "across_runs", "neighbours"):
+    for field in ("epsilon", "delta", "per", "across_runs", "neighbours", "unit"):
         said, fixed = wanted.to_dict()[field], known.to_dict()[field]
         if said != fixed:
             raise InputError(
@@ -585,14 +585,16 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
         ward-7: 600 records may spend epsilon 4 at delta 1e-05 over all runs (summed, zero-out).
     """
     runs = check_terms(terms, records)
+    unit = terms.unit.several
     outputs = "classes" if terms.model.predicts.predicts_classes else "output(s)"
     lines = [
-        f"{terms.dataset}: {records} records may spend epsilon {terms.lifetime_epsilon:g} "
+        f"{terms.dataset}: {records} {unit} may spend epsilon {terms.lifetime_epsilon:g} "
         f"at delta {terms.lifetime_delta:g} {terms.per.scope} ({terms.across_runs}, "
         f"{terms.neighbours}).",
         f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
         f"{terms.model.classes} {outputs}, and no other.",
         *([] if not terms.model.task else [f"Task: {_task_in_words(terms.model.predicts)}"]),
+        *_persons_in_words(terms),
         *_weights_in_words(terms.model),
         f"May ask: users {', '.join(map(str, terms.allowed_users)) or 'none'}.",
     ]
@@ -635,6 +637,16 @@ def _task_in_words(task: Task) -> str:
     said = {key: value for key, value in task.to_dict().items() if key not in ("kind", "loss")}
     more = "".join(f", {key} {value}" for key, value in said.items())
     return f"{task.kind}, trained with the loss {task.loss} and no other{more}."
+
+
+def _persons_in_words(terms: GuardTerms) -> list[str]:
+    if (persons := terms.persons) is None:
+        return []
+    return [
+        f"Unit: all rows of a person, of which {persons.rows_per_person} are used at most; their "
+        f"gradients are {'added' if persons.person_rows == 'sum' else 'averaged'} and clipped as "
+        "one."
+    ]
 
 
 def _weights_in_words(model: ModelTerms) -> list[str]:

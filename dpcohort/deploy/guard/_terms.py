@@ -27,7 +27,8 @@ from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting import calibrate_remaining
 from dpcohort.accounting._sampler import Neighbours
-from dpcohort.data import Normalisation, TableColumns
+from dpcohort.accounting._unit import UNITS, Unit
+from dpcohort.data import Normalisation, PersonTerms, TableColumns
 from dpcohort.data._dataset import affine_map
 from dpcohort.deploy._formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.guard._protocol import RevealRequest, encode
@@ -62,6 +63,9 @@ from dpcohort.text_files import toml_value
 _COMMENTS = {
     "least_noise_multiplier": "at least",
     "identity": "your secret, by which other members know you",
+    "persons.rows_per_person": "of more, some are chosen at random",
+    "persons.person_rows": "their gradients are added (sum) or averaged (mean)",
+    "persons.blank_person": "a row without a person: refuse, or own (a person of its own)",
     "runs.reports.count": "at most, in the whole run; one a round",
     "runs.reports.statistic": "of each record, of which a report is the mean",
     "runs.reports.loss_bound": "exactly: each record's loss is clipped to it",
@@ -370,6 +374,13 @@ def _normalisation(given: Any) -> Normalisation:
     return constants
 
 
+def _persons(given: Any) -> PersonTerms | None:
+    if given is None or isinstance(given, PersonTerms):
+        return given
+    _check_table("persons", given, [field.name for field in fields(PersonTerms)])
+    return PersonTerms(**given)
+
+
 def _user_ids(users: Any) -> tuple[int, ...]:
     if not isinstance(users, list | tuple):
         raise InputError("allowed_users", given=users, allowed="a list of users")
@@ -410,6 +421,8 @@ class GuardTerms(Format):
         model: the model that may be trained.
         normalisation: public constants that scale the stored inputs.
         table: how a table is read, for data that are one.
+        persons: how the rows of a person are used, where a person is the unit of all promises; None
+            where it is a record. The table must have a column ``person``, the arrays ``persons``.
         runs: runs accepted beforehand; others need ``dpcohort ledger accept``.
         identity: file with the client's secret for distributed noise, beside the terms; empty for
             none. ``dpcohort guard identity`` makes one.
@@ -440,6 +453,7 @@ class GuardTerms(Format):
     model: ModelTerms
     normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
     table: TableTerms | None = None
+    persons: Annotated[PersonTerms | None, PlainValidator(_persons)] = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
     identity: str = ""
     closed_runs: Annotated[tuple[str, ...], _names("a list of names of runs")] = ()
@@ -457,7 +471,16 @@ class GuardTerms(Format):
         for run in names:
             if names.count(run) > 1:
                 raise InputError("run", given=run, allowed="the name of one run only")
+        if self.persons is not None and self.table is not None and not self.table.columns.person:
+            words = "is missing, and [persons] says that a person is the unit: the column that "
+            words += "says whose a row is."
+            raise InputError.about("table.columns.person", words)
         return self
+
+    @property
+    def unit(self) -> Unit:
+        """What one promise covers."""
+        return UNITS["record" if self.persons is None else "person"]
 
     @property
     def socket_gid(self) -> int | None:
@@ -481,6 +504,7 @@ class GuardTerms(Format):
             per=self.per,
             neighbours=self.neighbours,
             across_runs=self.across_runs,
+            unit=self.unit.name,
             fingerprint=fingerprint,
         )
 
@@ -568,6 +592,7 @@ def terms_from_plan(
     model: ModelTerms,
     normalisation: Normalisation | None = None,
     table: TableTerms | None = None,
+    persons: PersonTerms | None = None,
     allowed_users: Sequence[str | int] = (),
     same_user: bool = False,
     answer_seconds: float = 1.0,
@@ -582,6 +607,7 @@ def terms_from_plan(
         model: the model trained.
         normalisation: public constants of the inputs.
         table: how the client's table is read.
+        persons: how the rows of a person are used, of a plan for persons.
         allowed_users: users that may ask.
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
@@ -646,6 +672,9 @@ def terms_from_plan(
         lines += _table("runs.pool.members", "everybody who may be in a cohort: ask them", keys)
         about = "your rounds, and the hash of who is in each"
         lines += _table("runs.pool.cohorts", about, pool.cohorts)
+    if plan.contract.unit.name == "person":
+        about = "a person is the unit: what is done with its rows"
+        lines += _table("persons", about, asdict(persons or PersonTerms()))
     if table is not None:
         lines += ["", replace(table, client=client).to_toml()]
     text = "\n".join(lines) + "\n"

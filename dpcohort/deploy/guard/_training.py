@@ -41,6 +41,7 @@ from dpcohort.engine.clipping import (
 from dpcohort.engine.clipping._per_example import example_loss
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
+from dpcohort.models._persons import PersonBatches, PersonModel
 from dpcohort.models._weights import frozen_sha256, weights_sha256
 from dpcohort.runs._chooser import lattice_units
 from dpcohort.tasks import check_own_loss, made_up_targets
@@ -136,9 +137,13 @@ class LocalTraining:
         self.dimension = layout.dimension
         #: Hash of their order.
         self.layout = layout_of(built)
-        alike = (torch.from_numpy(np.empty_like(one[:0])) for one in (data.inputs, data.labels))
+        self._persons: PersonBatches | None = None
+        whole, loss_of_whole = built, loss
+        if data.persons is not None:
+            self._persons = PersonBatches(data.persons)
+            whole, loss_of_whole = PersonModel(built), self._persons.loss(loss)
         with one_thread_each():
-            self._isolated = IsolatedModel(built, loss, *alike)
+            self._isolated = IsolatedModel(whole, loss_of_whole, *self._records(np.arange(0)))
         self._refuse_memory(built, loss, made_up_targets(task, 1))
         #: How gradients are computed, and why so, in a sentence.
         self.how = self._isolated.how
@@ -250,9 +255,15 @@ class LocalTraining:
         point = torch.from_numpy(weights)
         return self._isolated.clipped_sum(point, lattice, batch, self._records, size)
 
-    def _records(self, rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _records(self, records: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and labels of some records. SENSITIVE."""
-        return torch.from_numpy(self._data.inputs[rows]), torch.from_numpy(self._data.labels[rows])
+        inputs, labels = map(torch.from_numpy, (self._data.inputs, self._data.labels))
+
+        def rows_of(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return inputs.index_select(0, rows), labels.index_select(0, rows)
+
+        asked = torch.from_numpy(records)
+        return rows_of(asked) if self._persons is None else self._persons.gather(asked, rows_of)
 
 
 def _as_float32(values: NDArray[np.float64]) -> Vector:

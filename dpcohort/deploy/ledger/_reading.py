@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.accounting import AttackRisk, attack_risk, promised_risk
+from dpcohort.accounting._unit import unit_of
 from dpcohort.deploy.ledger import _clock
 from dpcohort.deploy.ledger._counter import check_counter, counter_path, read_counter
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
@@ -55,7 +56,7 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
     entries, head = state.head
     return LifetimeReceipt(
         client=dataset,
-        unit="one record of this data set",
+        unit=unit_of(cap.unit).of("this data set"),
         neighbours=counted_relation(cap, draws),
         across_runs=cap.across_runs,
         per=str(cap.per),

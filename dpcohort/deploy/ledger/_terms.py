@@ -31,6 +31,7 @@ from dpcohort.accounting import Event, History
 from dpcohort.accounting._distributed import agreeing_members
 from dpcohort.accounting._sampler import Neighbours, Sampler
 from dpcohort.accounting._samplers import SamplerName, sampler_of
+from dpcohort.accounting._unit import UnitName
 from dpcohort.adaptive import ReportTerms
 from dpcohort.adaptive._rule import REPORT_DRAW, Statistic
 from dpcohort.deploy._formats import Format, bounded, checked_name, replace, whole
@@ -191,6 +192,7 @@ class LifetimeCap(Format):
             server chooses the next run after looking at the last.
         per: ``lifetime``, or ``365 days``: in any window of that length no more is spent. A draw
             counts from when its output was last given out.
+        unit: what the cap covers: ``record``, ``person`` or ``client``.
         fingerprint: SHA-256 of the data, if given: the same data under a second name are refused.
 
     Example:
@@ -203,6 +205,7 @@ class LifetimeCap(Format):
     per: CapPeriod = Period()
     neighbours: Neighbours = "zero-out"
     across_runs: AcrossRuns = "composed"
+    unit: UnitName = "record"
     fingerprint: Annotated[
         str | None, hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None")
     ] = None

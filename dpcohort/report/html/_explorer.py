@@ -640,6 +640,6 @@ def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None)
     if not told.public:
         promised = f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
     return (
-        f"{told.client} holds {told.size:,} records and {promised}.\n"
+        f"{told.client} holds {told.size:,} {plan.contract.unit.several} and {promised}.\n"
         f"{times}; {plan.rule} chose the cohorts during the training.\n{spending}"
     )

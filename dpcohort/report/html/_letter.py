@@ -13,25 +13,81 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dpcohort._version import __version__
-from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
+from dpcohort.accounting import (
+    AttackRisk,
+    History,
+    charged_risk,
+    of_two_clients,
+    promised_risk,
+)
 from dpcohort.accounting._risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
-from dpcohort.report._statement import statement
+from dpcohort.report._statement import at_most, statement
 from dpcohort.report.html._page import page_asset, page_template
-from dpcohort.runs import ClientReceipt, Receipt, Verification
+from dpcohort.runs import ClientReceipt, Receipt, Run, Verification
 
 _SEVERAL = 5  # records of one person that the letter speaks of
 _CURVE = 81
 _SIDE = 100.0
 
 _NEIGHBOURS = {
-    "zero-out": "taken out: everything it contributed is left away",
-    "replace-one": "exchanged for any other record whatever",
+    "zero-out": "taken out: everything contributed by that is left away",
+    "replace-one": "exchanged for anything else whatever",
 }
+#: Of each unit: what may be used or not, what is supposed, what an attacker asks.
+_WORDS = {
+    "record": ("record was", "one record is", "was this person's record"),
+    "person": ("records were", "all records of one person are", "were this person's records"),
+    "client": ("records were", "all records of the client are", "were this person's records"),
+}
+
+
+class Beside(NamedTuple):
+    """Another client of a run, and what both promised together about a person who is with both.
+
+    Attributes:
+        client: the other one.
+        epsilon: of both promises.
+        delta: of both.
+        certified_epsilon: of what was done, composed, at that delta; None where it does not
+            compose.
+    """
+
+    client: str
+    epsilon: float
+    delta: float
+    certified_epsilon: float | None = None
+
+
+def another_client(run: Run, k: int) -> Beside | None:
+    """The client that promised most beside this one, and what both promised of one person.
+
+    Args:
+        run: where both took part.
+        k: position of this one.
+    """
+    plan, people = run.plan, run.plan.population
+    others = [j for j in np.flatnonzero((run.ledger.draws > 0) & ~people.public) if j != k]
+    if not others or people.public[k]:
+        return None
+    promises = [plan.past.paid.whole(people, j) for j in range(len(people))]
+    other = max((int(j) for j in others), key=lambda j: promises[j][0])
+    shared = plan.noise.only_sums
+    epsilon, delta = of_two_clients(promises[k], promises[other], shared_noise=shared)
+    done = [
+        plan.charged_history(j, draws=int(run.ledger.draws[j]), reports=int(run.reports[j]))
+        for j in (k, other)
+    ]
+    certified = None
+    if not shared and not plan.past.paid.charges and None not in done:
+        certified = History(tuple(e for each in done if each for e in each.events)).epsilon(delta)
+    return Beside(people.ids[other], epsilon, delta, certified)
 
 
 def write_letter(
@@ -44,6 +100,7 @@ def write_letter(
     commands: Sequence[Sequence[str]] = (),
     clip: float | None = None,
     over_a_network: bool = False,
+    beside: Beside | None = None,
     judged: str = "",
     verification: Verification | None = None,
 ) -> None:
@@ -57,8 +114,9 @@ def write_letter(
         alone: the same if all others collude, where noise is distributed.
         history: the accounted steps, to compute all of it again.
         commands: what to type to check it.
-        clip: C, the most that one record adds to a step.
+        clip: C, the most that one unit adds to a step.
         over_a_network: the client's own guard added the noise, not the operator's machine.
+        beside: another client with which a person may be, where a person is the unit.
         judged: what is told of the model on test records.
         verification: of the run's folder; None for the receipt of a ledger.
 
@@ -86,7 +144,15 @@ def write_letter(
     for _, epsilon, delta in training.paid:
         risk = None if risk is None else charged_risk(risk, epsilon=epsilon, delta=delta)
         alone = None if alone is None else charged_risk(alone, epsilon=epsilon, delta=delta)
+    records, suppose, question = _WORDS[receipt.protects.name]
     page = page_template("letter.html.j2").render(
+        unit=receipt.protects,
+        records=records,
+        suppose=suppose,
+        question=question,
+        beside=beside,
+        plainly=_plainly,
+        at_most=at_most,
         receipt=receipt,
         training=training,
         charged=training.paid,

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
-from dpcohort.accounting import Charge
+from dpcohort.accounting import Charge, Contract
+from dpcohort.accounting._unit import unit_of
 from dpcohort.atomic_file import write_text
 from dpcohort.config import load_config
 from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
@@ -269,6 +270,7 @@ class Report:
         grouped: the points are groups.
         adaptive: cohorts were chosen during the training, so shares of draws stand where plans
             have probabilities.
+        unit: what each promise covers, in words.
         distributed: on whom clients count where noise is distributed, in words; empty elsewhere.
         weighted: in some of the runs draws have weights, because noise is distributed.
         heard: participation by budget, for each group.
@@ -300,6 +302,7 @@ class Report:
     receipts: dict[str, str] = field(default_factory=dict)
     grouped: bool = False
     adaptive: bool = False
+    unit: str = ""
     distributed: str = ""
     weighted: bool = False
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -381,6 +384,7 @@ def report_of_runs(
         receipts=_receipts(run, rows),
         grouped=grouped,
         adaptive=run.plan is not None and bool(run.plan.participation.deciding),
+        unit=_unit_in_words(run),
         distributed=_distributed_words(run.plan),
         weighted=any(r.plan is not None and r.plan.noise.only_sums for r in runs),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
@@ -601,6 +605,12 @@ def _explorer(run: ReadRun) -> dict[str, Any]:
         return {"available": False, "why": f"The explorer is not shown: {error}"}
 
 
+def _unit_in_words(run: ReadRun) -> str:
+    whole = run.settings.get("drop_in") == "client"
+    contract = Contract() if run.plan is None else run.plan.contract
+    return (unit_of("client") if whole else contract.unit).of("a client")
+
+
 def _distributed_words(plan: Plan | None) -> str:
     if plan is None:
         return ""
@@ -631,9 +641,8 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     plan = run.plan
     if plan is not None:
         sections["Training"] = flat(asdict(plan.training))
-        whole = run.settings.get("drop_in") == "client"
-        unit = "a client as a whole" if whole else "one record of a client"
-        sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
+        said = {**plan.contract.to_dict(), "unit": _unit_in_words(run), "plan": plan.sha256}
+        sections["Privacy"] = flat(said)
         sections["Privacy"] |= plan.noise.facts(plan.contract, plan.training.cohort_size)
         sections["Selection"] = flat(plan.participation.facts(plan.seed))
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}

@@ -340,13 +340,4 @@ def held_out(data: Dataset, share: float = 0.1) -> Dataset:
         allowed = "a share that leaves records on each side"
         raise InputError("held_out", given=share, allowed=allowed)
     held, rest = np.split(np.random.default_rng(_SEED).permutation(len(data)), [count])
-    return replace(
-        data,
-        name=f"{data.name} (held out {share:g})",
-        train_inputs=data.train_inputs[rest],
-        train_labels=data.train_labels[rest],
-        test_inputs=data.train_inputs[held],
-        test_labels=data.train_labels[held],
-        clients=None if data.clients is None else data.clients[rest],
-        test_clients=None if data.clients is None else data.clients[held],
-    )
+    return data.held_out(rest, held, name=f"{data.name} (held out {share:g})")

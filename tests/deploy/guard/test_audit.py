@@ -33,7 +33,7 @@ class GuardUnderTest:
         size, dimension = gradients.shape
         step = object.__new__(LocalTraining)
         step._data = GuardedData(gradients, np.zeros(size, np.int64), "")
-        step._isolated = InputsAsGradients()
+        step._isolated, step._persons = InputsAsGradients(), None
         step.dimension = dimension
         lattice = Lattice(claim.noise_multiplier, claim.clip)
         batches = (claim.sampler, batch_size / size, batch_size)
