@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 
@@ -90,6 +90,7 @@ __all__ = [
     "NoiseModel",
     "Past",
     "Plan",
+    "PlanOptions",
     "Reports",
     "make_plan",
     "selection_problem",
@@ -628,19 +629,75 @@ def _bounded_epsilon(history: History, delta: float, promised: float, method: st
     return found if found <= promised else float(np.fmin(found, history.epsilon(delta)))
 
 
+class PlanOptions(TypedDict, total=False):
+    """What plans with fixed cohorts and plans with a capped rule both take; all has defaults.
+
+    Attributes:
+        accountant: ``tight`` (the default), ``paper``, or a whole ``Contract``.
+        guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan (the
+            default), or ``lift`` that client to the tight noise.
+        seed: what the schedule is drawn from, or the rule's own chances; drawn and recorded if not
+            given.
+        progress: told how far a plan for many clients has come.
+        before: earlier runs that it goes on from; each client has what they left of its budget.
+        charges: what was paid beside rounds, ever; it is taken off the budgets first.
+    """
+
+    accountant: str | Contract
+    guard: str
+    seed: int | None
+    progress: Progress
+    before: Sequence[Segment]
+    charges: Sequence[Charge]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFrame:
+    """Clients after charges, contract and past: what every plan begins with.
+
+    Attributes:
+        population: the clients with what charges left of their budgets.
+        contract: sampler, neighbours, accountant and trust.
+        past: earlier runs and charges.
+        guard: what happens where the paper's noise does not certify.
+        seed: of the schedule, or of a rule's own chances.
+        progress: told how far certification has come.
+    """
+
+    population: Population
+    contract: Contract
+    past: Past
+    guard: Guard
+    seed: int
+    progress: Progress
+
+    @classmethod
+    def of(cls, population: Population, options: PlanOptions) -> PlanFrame:
+        """The options checked, for these clients."""
+        for name in options:
+            choice("option of a plan", name, PlanOptions.__annotations__)
+        named, seed = options.get("accountant", "tight"), options.get("seed")
+        guard = options.get("guard", "refuse")
+        choice("guard", guard, get_args(Guard))
+        charges = options.get("charges", ())
+        return cls(
+            population=after_charges(population, charges),
+            contract=named if isinstance(named, Contract) else Contract.of(named),
+            past=Past.of(options.get("before", ()), Paid.of(population, charges)),
+            guard="lift" if guard == "lift" else "refuse",
+            seed=secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0),
+            progress=options.get("progress", silent),
+        )
+
+
 def make_plan(
     population: Population,
     training: Training,
     *,
     selection: str | PlannedRule = "privacy-aware",
-    accountant: str | Contract = "tight",
     noise_model: str = "exact",
     draws: str = "systematic",
-    guard: str = "refuse",
-    seed: int | None = None,
-    progress: Progress = silent,
-    before: Sequence[Segment] = (),
-    charges: Sequence[Charge] = (),
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
@@ -648,15 +705,9 @@ def make_plan(
         population: clients with sizes and whole budgets.
         training: rounds, cohort size, batch, clip and model dimension.
         selection: a rule, or the name of one with its default settings.
-        accountant: ``tight``, ``paper``, or a whole ``Contract``.
         noise_model: ``exact`` weighs the noise the schedule really adds, ``paper`` Σ p² V.
         draws: ``systematic`` or ``independent``.
-        guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan, or
-            ``lift`` that client to the tight noise.
-        seed: what the schedule is drawn from; drawn and recorded if not given.
-        progress: told how far a plan for many clients has come.
-        before: earlier runs that it goes on from; each client has what they left of its budget.
-        charges: what was paid beside rounds, ever; it is taken off the budgets first.
+        options: those of every plan, all with defaults: `PlanOptions` has the list.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise, or clients with nothing left.
@@ -667,17 +718,13 @@ def make_plan(
         >>> bool((plan.certified_epsilon <= clients.epsilon).all())
         True
     """
-    contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
-    rule = selection
+    frame, rule = PlanFrame.of(population, options), selection
+    population, contract, past = frame.population, frame.contract, frame.past
     if isinstance(rule, str):
         if is_named_function(rule):
             typed(rule)
         rule = rule_from_settings(rule)
-    choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
-    seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    whole, population = population, after_charges(population, charges)
-    past = Past.of(before, Paid.of(whole, charges))
     past.check(population, contract, training.cohort_size)
     refuse_undistributable(contract, training, draws, len(population))
     problem, levels = selection_problem(
@@ -691,7 +738,7 @@ def make_plan(
         rounds=training.rounds,
         cohort_size=training.cohort_size,
         draws=draws,
-        rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
+        rng=np.random.default_rng([frame.seed, _SCHEDULE_STREAM]),
     )
     multipliers, certified, lifted = deploy_noise(
         population,
@@ -700,8 +747,8 @@ def make_plan(
         steps=schedule.counts * training.local_steps,
         contract=contract,
         local_steps=training.local_steps,
-        guard="lift" if guard == "lift" else "refuse",
-        progress=progress,
+        guard=frame.guard,
+        progress=frame.progress,
         past=past.histories(population),
     )
     draft = PlannedDraws(
@@ -726,7 +773,7 @@ def make_plan(
         ),
         noise=noise,
         certificate=certificate,
-        seed=seed,
+        seed=frame.seed,
         past=past,
     )
     plan = noise.certified(plan)
