@@ -11,6 +11,11 @@ spelling of the file.
 """
 
 from __future__ import annotations
+from dpcohort.explain import ClientExplanation, PlanComparison
+from dpcohort.planning._file import write_plan
+from dpcohort.planning._file import read_plan
+from dpcohort.explain import explain_client
+from dpcohort.explain import compare_plans
 
 import hashlib
 import json
@@ -34,7 +39,7 @@ from dpcohort.accounting import (
     certify_epsilon,
     deploy_noise,
 )
-from dpcohort.accounting._charges import after_charges
+from dpcohort.accounting._charges import after_charges, check_kept
 from dpcohort.accounting._contract import Guard, NoiseModel
 from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting._distributed import refuse_undistributable
@@ -78,8 +83,6 @@ from dpcohort.selection import (
 from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
-if TYPE_CHECKING:
-    from dpcohort.explain import ClientExplanation, PlanComparison
 
 __all__ = [
     "CappedRule",
@@ -599,26 +602,22 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
-        from dpcohort.planning._file import write_plan
 
         write_plan(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan and check its hash and shapes."""
-        from dpcohort.planning._file import read_plan
 
         return read_plan(Path(path))
 
     def explain(self, client: str) -> ClientExplanation:
         """Why this client has this probability or cap and this noise, in words and numbers."""
-        from dpcohort.explain import explain_client
 
         return explain_client(self, client)
 
     def compare(self, other: Plan) -> PlanComparison:
         """What differs between this plan and another for the same clients."""
-        from dpcohort.explain import compare_plans
 
         return compare_plans(self, other)
 
@@ -641,6 +640,8 @@ class PlanOptions(TypedDict, total=False):
         progress: told how far a plan for many clients has come.
         before: earlier runs that it goes on from; each client has what they left of its budget.
         charges: what was paid beside rounds, ever; it is taken off the budgets first.
+        evaluation: share of what is left that is kept to evaluate the model on test records that
+            are not public, once, when it is trained.
     """
 
     accountant: str | Contract
@@ -649,6 +650,7 @@ class PlanOptions(TypedDict, total=False):
     progress: Progress
     before: Sequence[Segment]
     charges: Sequence[Charge]
+    evaluation: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -679,11 +681,12 @@ class PlanFrame:
         named, seed = options.get("accountant", "tight"), options.get("seed")
         guard = options.get("guard", "refuse")
         choice("guard", guard, get_args(Guard))
-        charges = options.get("charges", ())
+        charges, evaluation = options.get("charges", ()), options.get("evaluation")
+        kept = 0.0 if evaluation is None else check_kept(evaluation)
         return cls(
-            population=after_charges(population, charges),
+            population=after_charges(population, charges, kept=kept),
             contract=named if isinstance(named, Contract) else Contract.of(named),
-            past=Past.of(options.get("before", ()), Paid.of(population, charges)),
+            past=Past.of(options.get("before", ()), Paid.of(population, charges, kept)),
             guard="lift" if guard == "lift" else "refuse",
             seed=secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0),
             progress=options.get("progress", silent),

@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module, metadata
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -311,7 +311,9 @@ def other_commands() -> dict[str, EntryPoint]:
         False
     """
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group="dpcohort.commands"), key=lambda entry: entry.name):
+    for entry in sorted(
+        metadata.entry_points(group="dpcohort.commands"), key=lambda entry: entry.name
+    ):
         if entry.name not in COMMANDS:
             found.setdefault(entry.name, entry)
     return found

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+
 import importlib.metadata
 import os
 import platform

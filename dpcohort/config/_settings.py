@@ -10,6 +10,7 @@
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
     [data] [task] [model] [optimiser] [run] [grid]    how the plan is executed
+    [evaluation]   what is told of test records that are not public
     [charges]      what was paid beside it   -> files of `Charge`, by their ids
 
 ``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
@@ -279,6 +280,12 @@ class Config:
     def task(self) -> TaskSection:
         """What is predicted, where the data set leaves it open."""
         return self._file.task
+
+    @property
+    def evaluation(self) -> float | None:
+        """Share of each budget that is kept for an evaluation; None where none is asked for."""
+        section = self._file.evaluation
+        return None if section is None else section.share
 
     @property
     def model(self) -> ModelSection:

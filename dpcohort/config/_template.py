@@ -140,6 +140,7 @@ def table_config(
         data=_commented(data, said),
         left_out=f"\n# left out: {', '.join(left_out)}" if left_out else "",
         test_public=str(test_public).lower(),
+        shown="# " if test_public else "",
         origin=origin,
         bounds=_open(bounds, "smallest and largest, such as [0, 110]"),
         categories=_open(categories, 'such as ["no", "yes"]'),

@@ -128,6 +128,7 @@ class Dataset:
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
+        test_persons: the same of test rows.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -151,6 +152,7 @@ class Dataset:
     unusable: str = ""
     counted_classes: bool = False
     persons: Persons | None = None
+    test_persons: Persons | None = None
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -174,9 +176,11 @@ class Dataset:
             if owners is not None and owners.shape != (len(records),):
                 allowed = f"({len(records)},), one client a {kind} record"
                 raise InputError(f"shape of {name}", given=owners.shape, allowed=allowed)
-        if self.persons is not None and (rows := self.persons.rows).max() >= len(train):
-            allowed = f"rows of the {len(train)} training rows"
-            raise InputError("persons", given=int(rows.max()), allowed=allowed)
+        for name, records, kind in (("persons", train, "training"), ("test_persons", test, "test")):
+            grouped = getattr(self, name)
+            if grouped is not None and grouped.rows.max() >= len(records):
+                allowed = f"rows of the {len(records)} {kind} rows"
+                raise InputError(name, given=int(grouped.rows.max()), allowed=allowed)
         if len(affine_map(self.normalisation)[0]) not in (1, train.shape[1]):
             allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
@@ -265,6 +269,7 @@ class Dataset:
             clients=None if self.clients is None else self.clients[rest],
             test_clients=None if self.clients is None else self.clients[scored],
             persons=persons,
+            test_persons=None,
         )
 
     @property
@@ -288,6 +293,7 @@ def dataset_from_arrays(
     normalisation: Normalisation | None = None,
     task: Task | None = None,
     clients: ArrayLike | None = None,
+    test_clients: ArrayLike | None = None,
     test_public: bool = False,
     persons: ArrayLike | None = None,
     test_persons: ArrayLike | None = None,
@@ -308,6 +314,7 @@ def dataset_from_arrays(
         task: what is predicted; without it a class. Its labels are as `Task.losses` takes them,
             numbers of a regression not yet scaled.
         clients: the name of the client of each training record, where the set knows it.
+        test_clients: the same of each test record: who pays for an evaluation on it.
         test_public: whether results on the test records may be published.
         persons: whose each training row is, where the person is the unit of privacy.
         test_persons: whose each test row is; nobody may be on both sides.
@@ -341,12 +348,15 @@ def dataset_from_arrays(
     if normalisation is None:
         normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
     owners = None if clients is None else np.asarray(clients).astype(np.str_)
-    grouped = None
+    test_owners = None if test_clients is None else np.asarray(test_clients).astype(np.str_)
+    grouped = test_grouped = None
     if persons is not None:
         names = _person_names("persons", persons, len(train))
-        if test_persons is not None:
-            _refuse_both(names, _person_names("test_persons", test_persons, len(test)))
         terms = person_terms or PersonTerms()
+        if test_persons is not None:
+            test_names = _person_names("test_persons", test_persons, len(test))
+            _refuse_both(names, test_names)
+            test_grouped = terms.group(test_names, test_owners)
         check_persons("persons", names.tolist(), blank=terms.blank_person)
         grouped = terms.group(names, owners)
     elif test_persons is not None:
@@ -361,7 +371,9 @@ def dataset_from_arrays(
         normalisation=normalisation,
         clients=owners,
         test_public=test_public,
+        test_clients=test_owners,
         persons=grouped,
+        test_persons=test_grouped,
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]

@@ -505,12 +505,15 @@ def table_dataset(
         *columns.unnamed_persons(table, shown),
         *columns.beyond_bounds(table, shown, found.task),
     )
-    grouped = None
+    grouped = tested_ones = None
     if names is not None and persons is not None:
         grouped = persons.group(names[~is_test], found.clients, seed=seed)
+        whose = None if clients is None else clients[scored]
+        tested_ones = persons.group(names[scored], whose, seed=seed)
     return replace(
         found,
         persons=grouped,
+        test_persons=tested_ones,
         remarks=remarks,
         test_clients=None if clients is None else clients[scored],
         unusable=next(iter(problems.values()), found.unusable),

@@ -67,7 +67,9 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
             return with_task(config, load_arrays(config.folder / name, given, stated))
         whose = _array_owners(config, section)
         data = load_arrays(config.folder / name, given, stated, section.person, **whose)
-        return with_task(config, data if by_person else replace(data, persons=None))
+        if not by_person:
+            data = replace(data, persons=None, test_persons=None)
+        return with_task(config, data)
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dpcohort._validate import choice, whole_number
+from dpcohort._validate import FloatArray, choice, whole_number
 from dpcohort.accounting._charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.config import Config
@@ -55,8 +55,11 @@ from dpcohort.runs._aggregation_record import aggregation_for, described_aggrega
 from dpcohort.runs._chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs._continuation import going_on
 from dpcohort.runs._journal import Journal
+from dpcohort.runs._paid_evaluation import EvaluationTerms
 from dpcohort.runs._partitions import carried_partition, check_holders, partition_labels
+from dpcohort.runs._prediction import model_outputs
 from dpcohort.runs._provenance import PRIVATE_NOISE
+from dpcohort.runs._run import Run
 from dpcohort.runs._success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.text_files import toml_text
@@ -156,6 +159,15 @@ class TrainingJob(ABC):
             "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
             **({} if self.weights is None else {"weights": dict(self.weights)}),
         }
+
+    @property
+    def evaluation(self) -> EvaluationTerms | None:
+        """The evaluation that the plan keeps a share of each budget for, if it is made here."""
+        return None
+
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
+        """What the clients release for it, once it is charged."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -350,6 +362,18 @@ class Job(TrainingJob):
         """The loss of each record, as its engine takes it."""
         return self.task.loss_on(self.device)
 
+    @cached_property
+    def evaluation(self) -> EvaluationTerms | None:
+        """The evaluation on test records that are not public, if the plan keeps a share for it."""
+        if not self.plan.past.paid.kept or self.data.test_public:
+            return None
+        return EvaluationTerms.of(self.plan, self.data)
+
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
+        """What the clients release for it, once it is charged."""
+        outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
+        return terms.sums(self.data, outputs, terms.keys(None if self.private else self.seed))
+
     @property
     def may_test(self) -> bool:
         """Whether results on test records may be written: they are public, or all is simulated."""
@@ -409,11 +433,16 @@ class Job(TrainingJob):
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
         """The model beside the best constant on the test set, where that may be told."""
         if not self.may_test:
+            silent = (
+                "the test records are not public and this run is private, so nothing that is "
+                "computed from them is written: no result tells how good the model is. With "
+                "[evaluation] share = 0.05 (in Python make_plan(..., evaluation=0.05)) a share of "
+                "each budget pays for one."
+            )
             return {
                 "withheld": True,
                 "warnings": [
-                    "the test records are not public and this run is private, so nothing that is "
-                    "computed from them is written: no result tells how good the model is.",
+                    *([silent] if self.evaluation is None else []),
                     *self.data.remarks,
                     *plan_warnings(self.plan),
                 ],
@@ -531,6 +560,8 @@ def make_job(
         _check_sampling(plan)
     if merged:
         _check_mergeable(plan, rule, private=private)
+    if plan.past.paid.kept and not dataset.test_public:
+        _ = EvaluationTerms.of(plan, dataset)  # refused before anything is spent
     often = max(1, plan.training.rounds // 20)
     evaluate, keep = options.get("evaluate_every"), options.get("checkpoint_every")
     if private:  # such a round cannot be computed again, so each is kept as soon as it is done

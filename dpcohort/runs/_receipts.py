@@ -424,7 +424,7 @@ class Receipt(ClientReceipt):
         ]
         return [
             ("promised", f"epsilon {shown(whole)} at delta {shown(delta)} in all, {whom}"),
-            ("charged", f"{', '.join(paid)}; {here} for training"),
+            ("charged", f"{', '.join(paid) or 'nothing'}; {here} for training"),
         ]
 
     def _trust_lines(self) -> list[tuple[str, str]]:
@@ -601,7 +601,7 @@ def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | Non
     """What a receipt says about charges; the plan has what they left of the promise."""
     name = plan.population.ids[k]
     took = [charge for charge in paid if name in charge.spent]
-    if plan.population.public[k] or not took:
+    if plan.population.public[k] or not (took or plan.past.paid.kept):
         return None
     epsilon, delta = plan.past.paid.whole(plan.population, k)
     return {

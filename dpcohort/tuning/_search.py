@@ -286,6 +286,7 @@ def public_samples(
             test_clients=None,
             clients=data.record_clients,
             persons=None if data.persons is None else Persons.alone(len(data)),
+            test_persons=None,
         )
         samples.append(("public", seed, made))
     return samples, words

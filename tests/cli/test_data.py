@@ -69,14 +69,12 @@ def test_checking_broken_files(terminal, tmp_path):
 
 
 def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch):
-    import dpcohort.data
-
     def fetched(name, dest, *, progress, mirror):
         progress("a.gz", 1, 2)
         progress("a.gz", 2, 2)
         return tmp_path / "here"
 
-    monkeypatch.setattr(dpcohort.data, "fetch_dataset", fetched)
+    monkeypatch.setattr("dpcohort.cli._setting_up.fetch_dataset", fetched)
     assert f"mnist is whole in {tmp_path / 'here'}" in terminal("data", "fetch", "mnist").replace(
         "\n", ""
     )

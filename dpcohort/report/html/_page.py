@@ -73,6 +73,7 @@ from dpcohort.runs import (
 from dpcohort.runs._evaluation import simulated_service
 from dpcohort.runs._folder import CONFIG, RECEIPTS
 from dpcohort.runs._later_charges import later_charges
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._receipts import read_receipts
 from dpcohort.runs._success import judged_words
 from dpcohort.text_files import finite_json
@@ -645,6 +646,12 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
         sections["Privacy"] = flat(said)
         sections["Privacy"] |= plan.noise.facts(plan.contract, plan.training.cohort_size)
         sections["Selection"] = flat(plan.participation.facts(plan.seed))
+    if isinstance(paid := run.judged.get("evaluation"), Mapping) and run.fits_together:
+        sections["Evaluation, paid for"] = {
+            **in_words(paid.get("in_all", {})),
+            "test records": f"{paid.get('records')}",
+            "charge": _short(f"{paid.get('charge')}"),
+        }
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:
         sections["Run"] = flat(kept)

@@ -38,6 +38,7 @@ from dpcohort.runs._folder import (
     read_json,
     read_log,
 )
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import source_of
 from dpcohort.runs._run import SCORED, judged_in, result_in
 from dpcohort.runs._success import check_of, task_of
@@ -439,6 +440,10 @@ def _alone(group: Group, curve: Curve) -> str:
         why = "no test result yet"
         if group.runs[0].judged.get("withheld"):
             why = "nothing is told of test records that are not public"
+            paid = group.runs[0].judged.get("evaluation")
+            if isinstance(paid, Mapping):
+                first = next(iter(in_words(paid.get("in_all", {})).items()), ("", ""))
+                why = f"{' '.join(first)} by the evaluation that clients paid for"
         return f"{group.name}{clients}: {why}"
     check, metric = group_check(group), METRICS[curve["metric"]]
     if check is not None and not check.is_better:

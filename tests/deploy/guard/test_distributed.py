@@ -49,7 +49,6 @@ from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import (
-    Card,
     Identity,
     MaskedRound,
     MaskedSum,
@@ -58,6 +57,7 @@ from dpcohort.deploy.secure_aggregation import (
 )
 from dpcohort.engine import Lattice
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+from dpcohort.signatures import Card
 
 from .conftest import LAYOUT, RUN, TERMS
 

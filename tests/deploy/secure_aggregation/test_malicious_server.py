@@ -15,8 +15,9 @@ import pytest
 
 from dpcohort.deploy._formats import replace
 from dpcohort.deploy.ledger._terms import AcceptedGroup
-from dpcohort.deploy.secure_aggregation import Card, Identity, Member, cohort_sha256
+from dpcohort.deploy.secure_aggregation import Identity, Member, cohort_sha256
 from dpcohort.errors import InputError
+from dpcohort.signatures import Card
 
 ME = "ward-0"
 GONE = "ward-3"
