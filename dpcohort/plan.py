@@ -11,11 +11,6 @@ spelling of the file.
 """
 
 from __future__ import annotations
-from dpcohort.explain import ClientExplanation, PlanComparison
-from dpcohort.planning._file import write_plan
-from dpcohort.planning._file import read_plan
-from dpcohort.explain import explain_client
-from dpcohort.explain import compare_plans
 
 import hashlib
 import json
@@ -83,6 +78,8 @@ from dpcohort.selection import (
 from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
+if TYPE_CHECKING:
+    from dpcohort.explain import ClientExplanation, PlanComparison
 
 __all__ = [
     "CappedRule",
@@ -602,22 +599,26 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
+        from dpcohort.planning._file import write_plan
 
         write_plan(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan and check its hash and shapes."""
+        from dpcohort.planning._file import read_plan
 
         return read_plan(Path(path))
 
     def explain(self, client: str) -> ClientExplanation:
         """Why this client has this probability or cap and this noise, in words and numbers."""
+        from dpcohort.explain import explain_client
 
         return explain_client(self, client)
 
     def compare(self, other: Plan) -> PlanComparison:
         """What differs between this plan and another for the same clients."""
+        from dpcohort.explain import compare_plans
 
         return compare_plans(self, other)
 
