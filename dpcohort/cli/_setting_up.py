@@ -30,11 +30,12 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
 from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import in_order, write_charge
-from dpcohort.cli._sources import say_never_drawn, say_unnamed_charge
+from dpcohort.cli._sources import data_changes, say_never_drawn, say_unnamed_charge
 from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
+    SimulateOption,
     console,
     new_table,
     print_json,
@@ -60,6 +61,7 @@ from dpcohort.data import (
     load_dataset,
     read_table,
 )
+from dpcohort.data._dataset import simulation_seed
 from dpcohort.data._persons import looks_like_person
 from dpcohort.data._private_bounds import estimate_bounds
 from dpcohort.data._tables import (
@@ -247,7 +249,7 @@ def _for_table(
             categories={name: proposed(name) for name in features if kinds[name] == "text"},
             target_bounds=ends(label[0]) if kind == "regression" else [],
             left_out=[name for name, found in kinds.items() if found == "free text"],
-            test_public=public,
+            public=public,
             cohort_size=min(10, len(names)),
         )
 
@@ -520,17 +522,13 @@ def bounds(
     share: Annotated[
         float, Option(help="Of the epsilon that each client has left that is spent.")
     ] = 0.1,
-    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
-    private_entropy: Annotated[
-        bool,
-        Option("--private-entropy", help="Noise from the operating system's entropy."),
-    ] = False,
+    simulate: SimulateOption = None,
     after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate bounds of columns with noise, paid for from every client's budget."""
-    read = load_config(config).with_overrides(changes or [])
+    read = load_config(config).with_overrides(data_changes(changes, None, simulate))
     section = data_section(read)
     if not is_table(section.name) or section.client is None:
         raise InputError.because(
@@ -569,7 +567,8 @@ def bounds(
 
     known = configured_charges(read)
     words = unnamed_charge(read, population.ids, known, out.parent)
-    say_unnamed_charge(words, private=private_entropy)
+    seed = simulation_seed(read.run.simulate, public=bool(section.public), seed=read.run.seed)
+    say_unnamed_charge(words, private=seed is None)
     charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows.tolist()] for name in asked},
         owners[rows].tolist(),
@@ -577,7 +576,7 @@ def bounds(
         asked,
         share=share,
         contract=read.contract,
-        seed=None if private_entropy else seed,
+        seed=seed,
         known=known,
         before_spending=begin,
     )

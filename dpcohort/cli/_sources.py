@@ -50,8 +50,10 @@ def say_never_drawn(plan: Plan) -> None:
 _FILES = (".toml", ".csv", ".json")
 
 
-def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
-    """The settings to change, with the folder of the data among them.
+def data_changes(
+    changes: list[str] | None, data_dir: Path | None, simulate: int | None = None
+) -> list[str]:
+    """The settings to change, with the folder of the data and the seed of a simulation among them.
 
     Example:
         >>> data_changes(["run.seed=3"], None)
@@ -61,6 +63,8 @@ def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
     if data_dir is not None:
         # A path in a config starts from the config's folder, one on the command line from here.
         found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
+    if simulate is not None:
+        found.append(f"run.simulate={simulate}")
     return found
 
 

@@ -252,6 +252,15 @@ def typed_here(value: Typed) -> Typed:
 
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 
+SimulateOption = Annotated[
+    int | None,
+    Option(
+        "--simulate",
+        metavar="SEED",
+        min=0,
+        help="Simulate: batches and noise from this seed, NOT PRIVATE. Public data need no asking.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     Option(
