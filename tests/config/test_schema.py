@@ -6,10 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.config import commented_config, known_keys, loads_config
-from dpcohort.config._schema import (
-    ConfigFile,
-    flat_grid,
-)
+from dpcohort.config._schema import ConfigFile, flat_grid
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plugins import RuleNameWarning, kind_of_rule
 
@@ -112,10 +109,7 @@ def test_a_similarity_goes_with_the_papers_partition(config):
 
 def test_grids_may_be_written_both_ways():
     tables = {"training": {"clip": [1, 2]}, "privacy.accountant": ["paper", "tight"]}
-    assert flat_grid(tables) == {
-        "training.clip": (1, 2),
-        "privacy.accountant": ("paper", "tight"),
-    }
+    assert flat_grid(tables) == {"training.clip": (1, 2), "privacy.accountant": ("paper", "tight")}
     with pytest.raises(InputError, match="list of values"):
         flat_grid({"population": {"epsilon": [{"distribution": "fixed"}]}})
 
