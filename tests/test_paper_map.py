@@ -20,73 +20,22 @@ DOCS = [ROOT / "docs" / "research" / "paper-map.md", ROOT / "docs" / "reference"
 MAP = DOCS[0].read_text(encoding="utf-8")
 
 #: Every label of an equation or statement in the paper's source.
-LABELS = """
-algo: DP-FedAvg
-assumption: Lipschitz
-assumption: convexity
-assumption: dissimilarity
-assumption: norm
-corollary: infinite
-corollary: optimal T
-equ: 24
-equ: 25
-equ: 76
-equ: A_1
-equ: A_2
-equ: A_2_final
-equ: Gaussian mechanism
-equ: KKT1
-equ: all iterations
-equ: am-gm
-equ: avg1
-equ: avg2
-equ: avg3
-equ: clip
-equ: convergence
-equ: convergence_smooth
-equ: convex part1
-equ: convex part2
-equ: convexity
-equ: descent
-equ: f(T)
-equ: g_clip
-equ: global objective
-equ: kkt
-equ: kkt 1
-equ: kkt 2
-equ: lemma3
-equ: lemma4
-equ: lemma5
-equ: nabla F_clip
-equ: noise
-equ: noise level, variance
-equ: one-step
-equ: one-step1
-equ: p_c
-equ: quad
-equ: quadratic
-equ: selected objective
-equ: smooth_descent
-equ: solving
-equ: square convex part1
-equ: square convex part2
-equ: square inequ
-inequality: final gap inf
-inequality: learning rate 1
-inequality: learning rate 2
-inequality: loss
-lemma: A3
-lemma: A4
-lemma: A5
-lemma: convex
-lemma: strong composition
-lemma: subsampling
-opt: original
-proposition: convex
-proposition: full participation
-theorem: convergence
-theorem: convergence_smooth
-""".strip().splitlines()
+LABELS = " ".join(
+    """
+algo: DP-FedAvg; assumption: Lipschitz; assumption: convexity; assumption: dissimilarity;
+assumption: norm; corollary: infinite; corollary: optimal T; equ: 24; equ: 25; equ: 76; equ: A_1;
+equ: A_2; equ: A_2_final; equ: Gaussian mechanism; equ: KKT1; equ: all iterations; equ: am-gm;
+equ: avg1; equ: avg2; equ: avg3; equ: clip; equ: convergence; equ: convergence_smooth; equ: convex
+part1; equ: convex part2; equ: convexity; equ: descent; equ: f(T); equ: g_clip; equ: global
+objective; equ: kkt; equ: kkt 1; equ: kkt 2; equ: lemma3; equ: lemma4; equ: lemma5; equ: nabla
+F_clip; equ: noise; equ: noise level, variance; equ: one-step; equ: one-step1; equ: p_c; equ:
+quad; equ: quadratic; equ: selected objective; equ: smooth_descent; equ: solving; equ: square
+convex part1; equ: square convex part2; equ: square inequ; inequality: final gap inf; inequality:
+learning rate 1; inequality: learning rate 2; inequality: loss; lemma: A3; lemma: A4; lemma: A5;
+lemma: convex; lemma: strong composition; lemma: subsampling; opt: original; proposition: convex;
+proposition: full participation; theorem: convergence; theorem: convergence_smooth
+""".split()
+).split("; ")
 
 NAMES = sorted(
     {
