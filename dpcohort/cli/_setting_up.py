@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -127,14 +128,21 @@ def _with_suggestions(example: str) -> str:
 
 def _suggestions(config: Config) -> list[str]:
     """Changes of a configuration to what the sizes and budgets of its clients suggest."""
-    from dpcohort.runs import configured_population, configured_training
+    from dpcohort.runs import configured_data, configured_population, configured_training
     from dpcohort.tuning import changes_for, suggested_settings
 
     population = configured_population(config)
     dimension = configured_training(config).dimension
     kind = config.task.kind or "classification"
-    settings = suggested_settings(population, dimension=dimension, task=kind)
     counted = config.with_overrides([f"training.dimension={dimension}"])
+    bounded = "data" in config.values and config.model.name == "logistic"
+    settings = suggested_settings(
+        population,
+        dimension=dimension,
+        task=kind,
+        row_bound=configured_data(config).row_bound if bounded else math.inf,
+        config=counted,
+    )
     changes = changes_for(settings, counted, population)
     return [change for change in changes if change.partition(".")[0] in config.values]
 
