@@ -20,8 +20,7 @@ DOCS = [ROOT / "docs" / "research" / "paper-map.md", ROOT / "docs" / "reference"
 MAP = DOCS[0].read_text(encoding="utf-8")
 
 #: Every label of an equation or statement in the paper's source.
-LABELS = " ".join(
-    """
+_LABELS = """
 algo: DP-FedAvg; assumption: Lipschitz; assumption: convexity; assumption: dissimilarity;
 assumption: norm; corollary: infinite; corollary: optimal T; equ: 24; equ: 25; equ: 76; equ: A_1;
 equ: A_2; equ: A_2_final; equ: Gaussian mechanism; equ: KKT1; equ: all iterations; equ: am-gm;
@@ -34,8 +33,8 @@ convex part1; equ: square convex part2; equ: square inequ; inequality: final gap
 learning rate 1; inequality: learning rate 2; inequality: loss; lemma: A3; lemma: A4; lemma: A5;
 lemma: convex; lemma: strong composition; lemma: subsampling; opt: original; proposition: convex;
 proposition: full participation; theorem: convergence; theorem: convergence_smooth
-""".split()
-).split("; ")
+"""
+LABELS = re.sub(r"\s+", " ", _LABELS).strip().split("; ")
 
 NAMES = sorted(
     {
