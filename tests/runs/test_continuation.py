@@ -16,23 +16,12 @@ from dpcohort.accounting._charges import write_charge
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import Partition, load_dataset
 from dpcohort.engine import InverseTimeStep, Optimiser
-from dpcohort.errors import (
-    BudgetExceededError,
-    FileFormatError,
-    InputError,
-    VerificationError,
-)
+from dpcohort.errors import BudgetExceededError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import Past, Plan
 from dpcohort.runs import Run, replan, train, verify_run
 from dpcohort.runs._continuation import charge_run, going_on, take_over
 from dpcohort.runs._earlier_runs import segment_of
-from dpcohort.runs._folder import (
-    is_run,
-    latest_checkpoint,
-    open_log,
-    read_json,
-    remove_receipts,
-)
+from dpcohort.runs._folder import is_run, latest_checkpoint, open_log, read_json, remove_receipts
 from dpcohort.runs._job import make_job
 from dpcohort.runs._journal import Journal, planned_draws
 from dpcohort.runs._partitions import carried_partition
