@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
+from dpcohort.cli._sources import data_changes, say_never_drawn, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -18,13 +19,10 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     new_table,
     print_json,
     print_note,
     say,
-    say_never_drawn,
-    say_unnamed_charge,
     showing_progress,
     write_new,
 )
