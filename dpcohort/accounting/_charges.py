@@ -307,8 +307,15 @@ def nothing_left(exhausted: Mapping[str, str]) -> str:
     )
 
 
-def after_charges(population: Population, charges: Sequence[Charge]) -> Population:
+def after_charges(
+    population: Population, charges: Sequence[Charge], *, kept: float = 0.0
+) -> Population:
     """The clients with what charges left of their promises.
+
+    Args:
+        population: clients with their whole promises.
+        charges: what was paid.
+        kept: share of what they left that is kept for an evaluation.
 
     Raises:
         BudgetExceededError: of a client nothing is left.
@@ -321,7 +328,7 @@ def after_charges(population: Population, charges: Sequence[Charge]) -> Populati
         >>> after_charges(people, [paid]).epsilon.tolist()
         [0.75]
     """
-    if not charges:
+    if not charges and not kept:
         return population
     gone = charged_out(population, charges)
     if gone:
@@ -330,8 +337,30 @@ def after_charges(population: Population, charges: Sequence[Charge]) -> Populati
     epsilon, delta = population.epsilon.copy(), population.delta.copy()
     for k, name, *promised in private_clients(population):
         paid = _sums(paid_in_order, name)
-        epsilon[k], delta[k] = (left(*pair) for pair in zip(promised, paid, strict=True))
+        rest = [left(*pair) for pair in zip(promised, paid, strict=True)]
+        epsilon[k], delta[k] = (left(one, kept * one) for one in rest)
     return replace(population, epsilon=epsilon, delta=delta)
+
+
+def check_kept(share: float) -> float:
+    """The share of each budget that is kept for an evaluation, if it leaves enough to train with.
+
+    Raises:
+        InputError: it is no share, or leaves less than a training could use.
+
+    Example:
+        >>> check_kept(0.05)
+        0.05
+    """
+    number("share", share, above=0, below=1)
+    if 1.0 - share < LEAST_LEFT:
+        raise InputError(
+            "share",
+            given=share,
+            allowed=f"at most {1 - LEAST_LEFT:g}, as it leaves nothing to train with",
+            next_step="0.05 is enough for most: what a share buys is said before it is spent.",
+        )
+    return float(share)
 
 
 def check_relation(charges: Sequence[Charge], contract: Contract) -> None:
@@ -368,8 +397,8 @@ def refuse_simulated(charges: Sequence[Charge]) -> None:
         if not charge.private:
             raise InputError.because(
                 f"the charge {charge.title} was a simulation: its noise came from a seed, so no "
-                "budget covers it, and nothing that rests on it can be private. Make it again with "
-                "--private-entropy, from a config that does not name it."
+                "budget covers it, and nothing that rests on it can be private. Make it again "
+                "without simulate, from a config that does not name it."
             )
 
 
@@ -378,8 +407,10 @@ class Paid:
     """Promises in all, and the charges that were paid of them beside the rounds of runs.
 
     Attributes:
-        promised: epsilon and delta of each client with a budget, by id; empty without charges.
+        promised: epsilon and delta of each client with a budget, by id; empty where nothing was
+            paid and nothing is kept.
         charges: all of them, oldest first, those of earlier runs among them.
+        kept: share of what they left of each promise that is kept for the evaluation of the model.
 
     Example:
         >>> bool(Paid()), Paid().to("north")
@@ -388,30 +419,45 @@ class Paid:
 
     promised: Mapping[str, Spent] = field(default_factory=dict)
     charges: tuple[Charge, ...] = ()
+    kept: float = 0.0
 
     def __post_init__(self) -> None:
         in_order(self.charges)
+        number("kept", self.kept, at_least=0, at_most=1 - LEAST_LEFT)
 
     def __bool__(self) -> bool:
         return bool(self.charges)
 
     @classmethod
-    def of(cls, population: Population, charges: Sequence[Charge]) -> Paid:
-        """What was paid of the whole promises of a population.
+    def of(cls, population: Population, charges: Sequence[Charge], kept: float = 0.0) -> Paid:
+        """What was paid of the whole promises of a population, and is kept of them.
 
         Example:
             >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
             >>> Paid.of(people, ()) == Paid()
             True
         """
-        if not charges:
+        if not charges and not kept:
             return cls()
         promised = {name: (e, d) for _, name, e, d in private_clients(population)}
-        return cls(promised=promised, charges=in_order(charges))
+        return cls(promised=promised, charges=in_order(charges), kept=kept)
 
     def to(self, client: str) -> Spent:
         """What all charges took of a client, never rounded down."""
         return charged_to(self.charges, client)
+
+    def kept_of(self, client: str) -> Spent:
+        """Epsilon and delta of a client's promise that are kept for the evaluation.
+
+        Example:
+            >>> Paid(promised={"north": (1.0, 1e-5)}, kept=0.25).kept_of("north")
+            (0.25, 2.5e-06)
+        """
+        if not self.kept or client not in self.promised:
+            return 0.0, 0.0
+        pairs = zip(self.promised[client], _sums(self.charges, client), strict=True)
+        epsilon, delta = (self.kept * left(*pair) for pair in pairs)
+        return epsilon, delta
 
     def whole(self, population: Population, k: int) -> Spent:
         """The promise of the client at a position of a plan's population, charges included."""
@@ -419,13 +465,13 @@ class Paid:
         return self.promised.get(population.ids[k], own)
 
     def check(self, population: Population) -> None:
-        """Refuse a population that has more than charges left of its promises.
+        """Refuse a population that has more than charges and what is kept left of its promises.
 
         Raises:
             BudgetExceededError: with the client and the charges.
             InputError: a client is missing, or was looked at without noise.
         """
-        if not self.charges:
+        if not self.charges and not self.kept:
             return
         bare = {name for charge in self.charges for name in charge.public}
         for _, name, *has in private_clients(population):
@@ -434,8 +480,8 @@ class Paid:
                     f"{one_line(name)!r} has a budget, and what it promised in all and paid is not "
                     "known; make the plan again."
                 )
-            exact = _sums(self.charges, name)
-            sums = [Fraction(one) + paid for one, paid in zip(has, exact, strict=True)]
+            parts = zip(has, _sums(self.charges, name), self.kept_of(name), strict=True)
+            sums = [Fraction(one) + paid + Fraction(kept) for one, paid, kept in parts]
             whole = self.promised[name]
             if any(one > Fraction(most) for one, most in zip(sums, whole, strict=True)):
                 took = ", ".join(charge.title for charge in self.charges)
@@ -450,6 +496,7 @@ class Paid:
         return {
             "promised": {name: list(both) for name, both in self.promised.items()},
             "charges": [charge.to_dict() for charge in self.charges],
+            **({"kept": self.kept} if self.kept else {}),
         }
 
     @classmethod
@@ -458,6 +505,7 @@ class Paid:
         return cls(
             promised={n: _both(n, "promised", v, 0) for n, v in values["promised"].items()},
             charges=tuple(Charge.from_dict(charge) for charge in values["charges"]),
+            kept=values.get("kept", 0.0),
         )
 
 

@@ -22,23 +22,25 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from dpcohort.accounting._unit import unit_of
+from dpcohort.cli._sources import data_changes, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
     JsonOption,
     SetOption,
+    SimulateOption,
     console,
-    data_changes,
     print_json,
     program,
     say,
-    say_unnamed_charge,
     show_messages,
     sparkline,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
+from dpcohort.runs._provenance import HOW_TO_SIMULATE
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
@@ -56,13 +58,7 @@ def train(
     seeds: Annotated[int, Option(min=1, help="How many runs, with seeds one after the other.")] = 1,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
-    private_entropy: Annotated[
-        bool,
-        Option(
-            "--private-entropy",
-            help="Batches and noise from the operating system's entropy; cannot be reproduced.",
-        ),
-    ] = False,
+    simulate: SimulateOption = None,
     tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events here.")] = None,
     plan: Annotated[
         Path | None,
@@ -82,12 +78,7 @@ def train(
 
     Several GPUs or machines: torchrun --nproc-per-node 2 -m dpcohort train CONFIG --out RUN
     """
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    if private_entropy and seeds > 1:
-        raise InputError.because(
-            "--private-entropy releases models, and each release spends every budget again: "
-            "several seeds would spend it several times. Use one seed."
-        )
+    config = load_config(source).with_overrides(data_changes(changes, data_dir, simulate))
     frozen = None if plan is None else _frozen(plan, seeds, config, quiet=as_json)
     if after is not None and frozen is None:
         raise InputError.because(
@@ -113,16 +104,23 @@ def train(
             data=data,
             shift=shift,
             device=device,
-            private_entropy=private_entropy,
             plan=frozen,
             after=after,
         )
+        if job.private and seeds > 1:
+            raise InputError.because(
+                "a private run releases a model, and each release spends every budget again: "
+                f"several seeds would spend it several times. Use one seed. {HOW_TO_SIMULATE}"
+            )
         words = unnamed_charge(config, job.plan.population.ids, job.plan.past.paid.charges)
-        say_unnamed_charge(words, private=private_entropy)
+        say_unnamed_charge(words, private=job.private)
         unused = job.partition.records - job.partition.indices.size
         if after is not None and data.clients is None and unused and not as_json:
             say(f"note: {unused} records are of no client of the plan, and are not used.")
         place = out if seeds == 1 else out / f"seed-{job.seed}"
+        is_new = not runs and not (place / "result.json").exists()
+        if job.evaluation is not None and is_new and not as_json:
+            say(f"{_sentence(job.evaluation.buys)}.")
         title = f"{job.title}: {job.model_name} on {data.name}"
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:
             listeners: list[Callback] = [*callbacks]
@@ -190,6 +188,7 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
         "metrics": first.judged.get("metrics"),
         "trivial": first.judged.get("trivial"),
         "check": None if check is None else check.to_dict(),
+        "evaluation": first.evaluation,
         "heard": [asdict(group) for group in who_was_heard(first.plan, first.ledger.draws)],
         "receipts": len(receipts),
         "promises_hold": all(receipt.holds for receipt in receipts),
@@ -216,6 +215,8 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     found = summary_of(runs, out)
     if found["result"] is not None:
         _print_score(runs, found["result"])
+    for run in runs:
+        _print_evaluation(run)
     for words in judged_words([run.judged for run in runs]):
         say(f"WARNING: {words}", style="yellow")
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
@@ -223,6 +224,31 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     console.print(f"{receipts}, {kept}. {found['stamp']}")
     name = program()
     say(f"Run: {out}   Next: {name} verify {out}, {name} report {out}")
+
+
+def _print_evaluation(run: Run) -> None:
+    """What the clients paid to have told: metrics with intervals that include the noise."""
+    from dpcohort.runs._paid_evaluation import in_words
+
+    if (found := run.evaluation) is None:
+        return
+    say(
+        f"Evaluation, paid for by {100 * found['kept']:.3g} % of each budget (charge "
+        f"{str(found['charge'])[:8]}): {found['records']:,} test {unit_of(found['unit']).several}, "
+        "intervals with the noise."
+    )
+    for name, text in in_words(found["in_all"]).items():
+        say(f"  {_sentence(name)} {text}")
+    told = list(found.get("clients", {}).items())
+    for client, metrics in told[:_TIGHTEST] if len(told) > 1 else []:
+        name, text = next(iter(in_words(metrics).items()))
+        say(f"  {one_line(client)}: {name} {text}")
+    if len(told) > _TIGHTEST:
+        say(f"  ... and {len(told) - _TIGHTEST} more clients, in result.json")
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
@@ -352,6 +378,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
     if check is not None and check.is_better:
         found += f" (better than {check.says}: {run.metric.text(check.trivial)})"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
+    _print_evaluation(run)
     for words in judged_words([run.judged]):
         say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"

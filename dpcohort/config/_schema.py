@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dpcohort._validate import Bounds, choice, did_you_mean, number, whole_number
+from dpcohort.accounting._charges import check_kept
 from dpcohort.accounting._contract import (
     AccountantName,
     Guard,
@@ -127,6 +128,7 @@ class DataSection(Section):
 
     name: str = "digits"
     dir: str | None = None
+    public: bool | None = None  # None as the data set says of itself
     partition: Literal["paper", "dirichlet", "column", "client"] = "paper"
     similarity: float = _bounded(100.0, at_least=0, at_most=100)
     alpha: float | None = _bounded(None, above=0)
@@ -164,6 +166,12 @@ class TaskSection(Section):
     quantile: float | None = None
 
 
+class EvaluationSection(Section):
+    """The keys of [evaluation]: what is told of test records that are not public, and its price."""
+
+    share: float = 0.05
+
+
 class ModelSection(Section):
     """The keys of [model]."""
 
@@ -195,6 +203,7 @@ class RunSection(Section):
     """The keys of [run]."""
 
     seed: int = _bounded(0, at_least=0)
+    simulate: int | None = _bounded(None, at_least=0)
     engine: EngineName = "batched"
     device: str = "auto"
     evaluate_every: int | None = _bounded(None, at_least=1)
@@ -221,6 +230,7 @@ class ConfigFile(Section):
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     data: DataSection | None = None
     task: TaskSection = Field(default_factory=TaskSection)
+    evaluation: EvaluationSection | None = None
     model: ModelSection = Field(default_factory=ModelSection)
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
@@ -524,6 +534,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "schedule": check_bounds,
     "data": check_data,
     "task": check_task,
+    "evaluation": lambda section: check_kept(section.share),
     "optimiser": check_optimiser,
     "run": check_bounds,
     "tuning": check_tuning,

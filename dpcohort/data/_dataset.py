@@ -8,6 +8,7 @@ them that no budget pays for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,21 @@ def without_label(labels: NDArray[Any]) -> BoolArray:
     missing = np.isnan(labels) if labels.dtype.kind == "f" else labels == NO_CLASS
     rows: BoolArray = missing.reshape(len(labels), -1).any(axis=1)
     return rows
+
+
+def simulation_seed(simulate: int | None, *, public: bool, seed: int) -> int | None:
+    """Seed of batches and noise; None takes them from the operating system's entropy.
+
+    Args:
+        simulate: the seed of a simulation that was asked for; None if none was.
+        public: whether all records are public, which are simulated with unasked.
+        seed: of the run, public.
+
+    Example:
+        >>> simulation_seed(None, public=False, seed=3), simulation_seed(7, public=False, seed=3)
+        (None, 7)
+    """
+    return seed if simulate is None and public else simulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +144,10 @@ class Dataset:
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
+        row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
+        test_persons: the same of test rows.
+        public: whether the records are public, so that a training on them is a simulation unless
+            another is asked for; of any others it is private.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -151,6 +171,9 @@ class Dataset:
     unusable: str = ""
     counted_classes: bool = False
     persons: Persons | None = None
+    row_bound: float = math.inf
+    test_persons: Persons | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -174,9 +197,11 @@ class Dataset:
             if owners is not None and owners.shape != (len(records),):
                 allowed = f"({len(records)},), one client a {kind} record"
                 raise InputError(f"shape of {name}", given=owners.shape, allowed=allowed)
-        if self.persons is not None and (rows := self.persons.rows).max() >= len(train):
-            allowed = f"rows of the {len(train)} training rows"
-            raise InputError("persons", given=int(rows.max()), allowed=allowed)
+        for name, records, kind in (("persons", train, "training"), ("test_persons", test, "test")):
+            grouped = getattr(self, name)
+            if grouped is not None and grouped.rows.max() >= len(records):
+                allowed = f"rows of the {len(records)} {kind} rows"
+                raise InputError(name, given=int(grouped.rows.max()), allowed=allowed)
         if len(affine_map(self.normalisation)[0]) not in (1, train.shape[1]):
             allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
@@ -265,6 +290,7 @@ class Dataset:
             clients=None if self.clients is None else self.clients[rest],
             test_clients=None if self.clients is None else self.clients[scored],
             persons=persons,
+            test_persons=None,
         )
 
     @property
@@ -288,10 +314,12 @@ def dataset_from_arrays(
     normalisation: Normalisation | None = None,
     task: Task | None = None,
     clients: ArrayLike | None = None,
+    test_clients: ArrayLike | None = None,
     test_public: bool = False,
     persons: ArrayLike | None = None,
     test_persons: ArrayLike | None = None,
     person_terms: PersonTerms | None = None,
+    public: bool = False,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -308,10 +336,12 @@ def dataset_from_arrays(
         task: what is predicted; without it a class. Its labels are as `Task.losses` takes them,
             numbers of a regression not yet scaled.
         clients: the name of the client of each training record, where the set knows it.
+        test_clients: the same of each test record: who pays for an evaluation on it.
         test_public: whether results on the test records may be published.
         persons: whose each training row is, where the person is the unit of privacy.
         test_persons: whose each test row is; nobody may be on both sides.
         person_terms: how the rows of a person are used.
+        public: whether all records are public; see `Dataset`.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -341,12 +371,15 @@ def dataset_from_arrays(
     if normalisation is None:
         normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
     owners = None if clients is None else np.asarray(clients).astype(np.str_)
-    grouped = None
+    test_owners = None if test_clients is None else np.asarray(test_clients).astype(np.str_)
+    grouped = test_grouped = None
     if persons is not None:
         names = _person_names("persons", persons, len(train))
-        if test_persons is not None:
-            _refuse_both(names, _person_names("test_persons", test_persons, len(test)))
         terms = person_terms or PersonTerms()
+        if test_persons is not None:
+            test_names = _person_names("test_persons", test_persons, len(test))
+            _refuse_both(names, test_names)
+            test_grouped = terms.group(test_names, test_owners)
         check_persons("persons", names.tolist(), blank=terms.blank_person)
         grouped = terms.group(names, owners)
     elif test_persons is not None:
@@ -361,7 +394,10 @@ def dataset_from_arrays(
         normalisation=normalisation,
         clients=owners,
         test_public=test_public,
+        test_clients=test_owners,
         persons=grouped,
+        test_persons=test_grouped,
+        public=public,
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import BoolArray, IntArray, choice, number, whole_number
+from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number, whole_number
 from dpcohort.accounting._unit import BlankPerson, PersonRows
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_PERSON_ROWS, MOST_TABLE_CELLS
@@ -78,6 +78,21 @@ class Persons:
         numbered = np.full(there.shape, -1, np.int64)
         numbered[there] = np.arange(int(there.sum()))
         return replace(self, rows=numbered), self.all_rows(persons)
+
+    def means(self, of_rows: FloatArray) -> FloatArray:
+        """The mean over the rows of each person that are used. SENSITIVE.
+
+        Example:
+            >>> persons_of(["ann", "bob", "ann"], None, most=2).means(np.array([[1.0], [7], [3]]))
+            array([[2.],
+                   [7.]])
+        """
+        there = self.rows >= 0
+        sums = np.zeros((len(self), of_rows.shape[1]))
+        for rows, has in zip(self.rows.T, there.T, strict=True):  # a row of each at a time
+            sums += of_rows[rows] * has[:, None]
+        found: FloatArray = sums / there.sum(axis=1, keepdims=True)
+        return found
 
     @classmethod
     def alone(cls, rows: int) -> Persons:

@@ -16,6 +16,7 @@ what it holds, and a private run does without telling.
 from __future__ import annotations
 
 import importlib
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -505,13 +506,18 @@ def table_dataset(
         *columns.unnamed_persons(table, shown),
         *columns.beyond_bounds(table, shown, found.task),
     )
-    grouped = None
+    grouped = tested_ones = None
     if names is not None and persons is not None:
         grouped = persons.group(names[~is_test], found.clients, seed=seed)
+        whose = None if clients is None else clients[scored]
+        tested_ones = persons.group(names[scored], whose, seed=seed)
     return replace(
         found,
         persons=grouped,
+        test_persons=tested_ones,
         remarks=remarks,
+        # Each column, scaled to its bounds or one of its values, is at most 1 away from 0.
+        row_bound=math.sqrt(len(columns.seen(table)) + 1),
         test_clients=None if clients is None else clients[scored],
         unusable=next(iter(problems.values()), found.unusable),
     )

@@ -47,6 +47,13 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
         InputError: it names none, or does not say whose its rows are where the unit is the person.
         DataMissingError: it is not on this machine.
     """
+    section, found = data_section(config), _named_data(config, clients)
+    if section.public in (None, found.public):
+        return found
+    return replace(found, public=section.public)
+
+
+def _named_data(config: Config, clients: Collection[str] | None) -> Dataset:
     section = data_section(config)
     name = section.name
     has_columns = is_table(name) or name.endswith((".npz", ".npy")) or "/" in name
@@ -67,7 +74,9 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
             return with_task(config, load_arrays(config.folder / name, given, stated))
         whose = _array_owners(config, section)
         data = load_arrays(config.folder / name, given, stated, section.person, **whose)
-        return with_task(config, data if by_person else replace(data, persons=None))
+        if not by_person:
+            data = replace(data, persons=None, test_persons=None)
+        return with_task(config, data)
     data_dir = None if section.dir is None else config.folder / section.dir
     return with_task(config, load_dataset(name, data_dir=data_dir))
 

@@ -17,7 +17,7 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs._config_clients import configured_charges
 from dpcohort.runs._config_data import configured_data, with_task
-from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._configured import configured_plan, kept_for_evaluation
 from dpcohort.runs._job import ConfigSource, Job, JobOptions, make_job
 from dpcohort.runs._partitions import configured_partition
 
@@ -56,6 +56,13 @@ def configured_job(
         plan = configured_plan(config, dataset, population=population, shift=shift)
     else:
         _check_charges_are_counted(config, plan)
+        kept, asked = plan.past.paid.kept, kept_for_evaluation(config, dataset)
+        if asked is not None and asked != kept:
+            raise InputError.because(
+                f"the config asks for an evaluation that takes {asked:g} of each budget, and the "
+                f"plan keeps {kept:g} for it. Nothing was spent: make the plan from this config, "
+                "or change evaluation.share."
+            )
     seed, model, run = config.run.seed + shift, config.model, config.run
     rule, settings = config.aggregation
     stated: JobOptions = {
@@ -64,6 +71,7 @@ def configured_job(
         "aggregation": rule,
         "aggregation_settings": settings,
         "seed": seed,
+        "simulate": None if run.simulate is None else run.simulate + shift,
         "device": run.device,
         "evaluate_every": run.evaluate_every,
         "checkpoint_every": run.checkpoint_every,
@@ -85,7 +93,7 @@ def configured_job(
 
 
 def _check_charges_are_counted(config: Config, plan: Plan) -> None:
-    """Refuse a finished plan that promises again what the charges of a configuration took."""
+    """Refuse a finished plan that knows another past, or evaluation, than a configuration."""
     counted = {charge.id for charge in plan.past.paid.charges}
     for charge in configured_charges(config):
         if charge.id not in counted:

@@ -101,6 +101,7 @@ def configured_plan(
         data = configured_data(config)
     training = configured_training(config, data)
     charges: tuple[Charge, ...] = ()
+    trial = population is not None
     if population is None:
         population, charges = promised_population(config, data), configured_charges(config)
     seed = config.seed
@@ -112,6 +113,7 @@ def configured_plan(
         "seed": None if seed is None else seed + shift,
         "progress": progress,
         "charges": charges,
+        "evaluation": None if trial else kept_for_evaluation(config, data),
     }
     if config.is_adaptive:
         return make_adaptive_plan(
@@ -134,6 +136,24 @@ def configured_plan(
         draws=config.draws,
         **common,
     )
+
+
+def kept_for_evaluation(config: Config, data: Dataset | None) -> float | None:
+    """The share of each budget that a plan keeps for an evaluation; None where none is needed.
+
+    Args:
+        config: the configuration.
+        data: its data set, whose test records need none if they are public.
+
+    Raises:
+        InputError: there are no test records.
+    """
+    if config.evaluation is not None and data is None:
+        raise InputError.because(
+            "[evaluation] needs test records, and the config has no [data]. Add it, or leave "
+            "[evaluation] out."
+        )
+    return None if data is None or data.test_public else config.evaluation
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:

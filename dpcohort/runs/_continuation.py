@@ -156,6 +156,7 @@ def replan(
     guard = "lift" if old.noise.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before, "charges": paid}
+    common["evaluation"] = old.past.paid.kept or None
     typed(*([rule] if isinstance(rule, str) else ()))
     if not old.participation.deciding:
         name = rule or old.rule

@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dpcohort._validate import choice, whole_number
+from dpcohort._validate import FloatArray, choice, whole_number
 from dpcohort.accounting._charges import refuse_simulated
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data._arrays import is_mapped
-from dpcohort.data._dataset import affine_map, without_label
+from dpcohort.data._dataset import affine_map, simulation_seed, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -55,8 +55,11 @@ from dpcohort.runs._aggregation_record import aggregation_for, described_aggrega
 from dpcohort.runs._chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs._continuation import going_on
 from dpcohort.runs._journal import Journal
+from dpcohort.runs._paid_evaluation import EvaluationTerms
 from dpcohort.runs._partitions import carried_partition, check_holders, partition_labels
+from dpcohort.runs._prediction import model_outputs
 from dpcohort.runs._provenance import PRIVATE_NOISE
+from dpcohort.runs._run import Run
 from dpcohort.runs._success import judgement, plan_warnings
 from dpcohort.tasks import Task, check_own_loss
 from dpcohort.text_files import toml_text
@@ -99,7 +102,7 @@ class TrainingJob(ABC):
         partition: who holds which records.
         optimiser: step sizes, momentum, average.
         aggregation: how a round's updates are combined.
-        private: batches and noise from the operating system's entropy.
+        simulate: seed of batches and noise; None takes the operating system's entropy.
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         source: the configuration that it came from, if any.
@@ -114,7 +117,7 @@ class TrainingJob(ABC):
     partition: Partition
     optimiser: Optimiser
     aggregation: AggregationRule = field(default_factory=Mean)
-    private: bool = False
+    simulate: int | None = None
     device: str = "cpu"
     checkpoint_every: int = 1
     source: ConfigSource | None = None
@@ -137,6 +140,11 @@ class TrainingJob(ABC):
         return {"tuning": dict(known)} if known else {}
 
     @property
+    def private(self) -> bool:
+        """Whether batches and noise come from the operating system's entropy."""
+        return self.simulate is None
+
+    @property
     def repeats(self) -> bool:
         """Whether a round computed again after a crash is the very same release."""
         return not self.private
@@ -156,6 +164,15 @@ class TrainingJob(ABC):
             "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
             **({} if self.weights is None else {"weights": dict(self.weights)}),
         }
+
+    @property
+    def evaluation(self) -> EvaluationTerms | None:
+        """The evaluation that the plan keeps a share of each budget for, if it is made here."""
+        return None
+
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
+        """What the clients release for it, once it is charged."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -260,7 +277,7 @@ class Job(TrainingJob):
     Attributes:
         model_name: what the model is called in files.
         data: training and test records.
-        seed: of model and partition; of batches and noise unless ``private``.
+        seed: of model and partition; public.
         engine: ``batched`` or ``reference``.
         evaluate_every: rounds between evaluations.
         merged_noise: one noise vector a round for all last local steps; in simulation only.
@@ -288,9 +305,9 @@ class Job(TrainingJob):
     @cached_property
     def streams(self) -> Streams:
         """Where batches and noise come from; private ones take fresh entropy for every number."""
-        if self.private:
+        if self.simulate is None:
             return Streams.from_entropy()
-        seed = self.seed
+        seed = self.simulate
         for before in self.plan.past.segments[-1:]:
             # Rounds are numbered anew, and must not repeat the noise of the old.
             name = f"{seed} after {before.ledger}".encode()
@@ -310,8 +327,8 @@ class Job(TrainingJob):
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
 
-        A run without ``aggregation`` takes the plain mean, and one without ``merged_noise`` draws
-        the noise of every draw.
+        A run without ``aggregation`` takes the plain mean, one without ``merged_noise`` draws the
+        noise of every draw, and a simulation without ``simulate`` has the seed of the run.
         """
         combined = described_aggregation(self.aggregation, self.plan)
         return {
@@ -322,6 +339,7 @@ class Job(TrainingJob):
             "seed": self.seed,
             "randomness": "entropy" if self.private else "seeded",
             **({"noise": PRIVATE_NOISE} if self.private else {}),
+            **({} if self.simulate in (None, self.seed) else {"simulate": self.simulate}),
             "data": {
                 "name": self.data.name,
                 "records": len(self.data),
@@ -349,6 +367,18 @@ class Job(TrainingJob):
     def loss(self) -> Loss:
         """The loss of each record, as its engine takes it."""
         return self.task.loss_on(self.device)
+
+    @cached_property
+    def evaluation(self) -> EvaluationTerms | None:
+        """The evaluation on test records that are not public, if the plan keeps a share for it."""
+        if not self.plan.past.paid.kept or self.data.test_public:
+            return None
+        return EvaluationTerms.of(self.plan, self.data)
+
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
+        """What the clients release for it, once it is charged."""
+        outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
+        return terms.sums(self.data, outputs, terms.keys(self.simulate))
 
     @property
     def may_test(self) -> bool:
@@ -409,11 +439,16 @@ class Job(TrainingJob):
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
         """The model beside the best constant on the test set, where that may be told."""
         if not self.may_test:
+            silent = (
+                "the test records are not public and this run is private, so nothing that is "
+                "computed from them is written: no result tells how good the model is. With "
+                "[evaluation] share = 0.05 (in Python make_plan(..., evaluation=0.05)) a share of "
+                "each budget pays for one."
+            )
             return {
                 "withheld": True,
                 "warnings": [
-                    "the test records are not public and this run is private, so nothing that is "
-                    "computed from them is written: no result tells how good the model is.",
+                    *([silent] if self.evaluation is None else []),
                     *self.data.remarks,
                     *plan_warnings(self.plan),
                 ],
@@ -433,13 +468,14 @@ class JobOptions(TypedDict, total=False):
         aggregation: how a round's noisy updates are combined: a rule, or its name (``dpcohort
             rules`` lists them); by default the mean.
         aggregation_settings: of a rule given by name.
-        seed: of the initial weights and the default partition, and of batches and noise; 0 by
-            default. Whoever knows it can take the noise off again, so receipts say NOT PRIVATE.
+        seed: of the initial weights and the default partition, which are public; 0 by default.
+        simulate: seed of batches and noise. Whoever knows it can take the noise off again, so
+            receipts say NOT PRIVATE. By default ``seed`` where the data are public; of any others
+            both come from the operating system's entropy: nothing can be repeated, and a round
+            that was counted before a crash is lost, never computed again.
         device: ``auto`` (the default), ``cpu`` or ``cuda``.
         evaluate_every: rounds between evaluations on the test set; about 20 in all by default.
         checkpoint_every: rounds between checkpoints; about 20 in all by default.
-        private_entropy: batches and noise from the operating system's entropy. Cannot be
-            reproduced; a round that was counted before a crash is lost, never computed again.
         merged_noise: draw the noise of all last local steps of a round as one vector. The model
             has the same law and comes faster, but single updates then lack noise: in simulation
             only, and with the plain mean only.
@@ -457,10 +493,10 @@ class JobOptions(TypedDict, total=False):
     aggregation: str | AggregationRule
     aggregation_settings: Mapping[str, Any] | None
     seed: int
+    simulate: int | None
     device: str | None
     evaluate_every: int | None
     checkpoint_every: int | None
-    private_entropy: bool
     merged_noise: bool
     model_options: Mapping[str, Any] | None
     weights: str | Path | None
@@ -493,7 +529,9 @@ def make_job(
     )
     device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
-    if not options.get("private_entropy"):
+    simulate = simulation_seed(options.get("simulate"), public=dataset.public, seed=seed)
+    if simulate is not None:
+        whole_number("simulate", simulate, at_least=0)
         dataset.refuse_unusable()
     check_own_loss(dataset.task)
     weights, frozen = options.get("weights"), options.get("frozen", ())
@@ -524,13 +562,15 @@ def make_job(
     _check_partition(plan, partition, dataset)
     if after is not None:
         check_holders(after, plan, partition, dataset)
-    private, merged = options.get("private_entropy", False), options.get("merged_noise", False)
+    private = simulate is None
     if private:
         refuse_simulated(plan.past.paid.charges)
         check_stated(dataset)
         _check_sampling(plan)
-    if merged:
+    if merged := options.get("merged_noise", False):
         _check_mergeable(plan, rule, private=private)
+    if plan.past.paid.kept and not dataset.test_public:
+        _ = EvaluationTerms.of(plan, dataset)  # refused before anything is spent
     often = max(1, plan.training.rounds // 20)
     evaluate, keep = options.get("evaluate_every"), options.get("checkpoint_every")
     if private:  # such a round cannot be computed again, so each is kept as soon as it is done
@@ -546,7 +586,7 @@ def make_job(
         after=after,
         carried=carried,
         seed=seed,
-        private=private,
+        simulate=simulate,
         engine="reference" if engine == "reference" else "batched",
         device=device,
         evaluate_every=often

@@ -27,7 +27,7 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
-from dpcohort.runs._folder import finite_json, read_json, read_log, write_json
+from dpcohort.runs._folder import read_json, read_log, write_json
 from dpcohort.runs._provenance import (
     DROP_IN,
     SIMULATED_TUNING,
@@ -37,6 +37,7 @@ from dpcohort.runs._provenance import (
     weights_in_words,
     weights_of,
 )
+from dpcohort.text_files import finite_json
 
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
@@ -423,7 +424,7 @@ class Receipt(ClientReceipt):
         ]
         return [
             ("promised", f"epsilon {shown(whole)} at delta {shown(delta)} in all, {whom}"),
-            ("charged", f"{', '.join(paid)}; {here} for training"),
+            ("charged", f"{', '.join(paid) or 'nothing'}; {here} for training"),
         ]
 
     def _trust_lines(self) -> list[tuple[str, str]]:
@@ -600,7 +601,7 @@ def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | Non
     """What a receipt says about charges; the plan has what they left of the promise."""
     name = plan.population.ids[k]
     took = [charge for charge in paid if name in charge.spent]
-    if plan.population.public[k] or not took:
+    if plan.population.public[k] or not (took or plan.past.paid.kept):
         return None
     epsilon, delta = plan.past.paid.whole(plan.population, k)
     return {

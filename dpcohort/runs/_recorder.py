@@ -19,6 +19,7 @@ import torch
 from safetensors.numpy import save as tensors_as_bytes
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting._charges import read_charge, write_charge
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import atomic_writer, write_text
 from dpcohort.config._settings import config_for_folder
@@ -36,6 +37,7 @@ from dpcohort.round_record import RoundRecord
 from dpcohort.runs._chooser import SKETCHES, Chooser
 from dpcohort.runs._continuation import refuse_continued, take_over
 from dpcohort.runs._folder import (
+    CHARGES,
     CHECKPOINTS,
     CONFIG,
     ENVIRONMENT,
@@ -51,7 +53,6 @@ from dpcohort.runs._folder import (
     begin_run,
     close_to_others,
     environment,
-    finite_json,
     fixed_settings,
     is_run,
     latest_checkpoint,
@@ -67,8 +68,10 @@ from dpcohort.runs._folder import (
 )
 from dpcohort.runs._job import Job, TrainingJob
 from dpcohort.runs._journal import Journal
-from dpcohort.runs._run import Run
+from dpcohort.runs._paid_evaluation import results_again
+from dpcohort.runs._run import Run, result_in
 from dpcohort.runs._seal import changes_since_sealed, write_sealed
+from dpcohort.text_files import finite_json
 
 
 class Recorder:
@@ -229,6 +232,12 @@ class Recorder:
         write_checkpoint(
             self.run.path / CHECKPOINTS, arrays, next_round=state.next_round, owner=self._owner
         )
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        """Files of a private run say of no time but that at which it began; a crash may come."""
+        if self.job.private and self.run.path is not None:
+            without_times(self.run.path)
 
     def finish(self, state: EngineState) -> None:
         """The model, the receipts and the result."""
@@ -236,7 +245,7 @@ class Recorder:
         if state.average is not None:
             self.run.average = self._weights(state.average)
         scored = state.parameters if state.average is None else state.average
-        self.run.judged = self.job.judge(scored, self.run.history)
+        self.run.judged = self.job.judge(scored, self.run.history) | self._evaluated()
         if (folder := self.run.path) is not None and not (folder / RESULT).exists():
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.run.write_receipts()
@@ -258,13 +267,41 @@ class Recorder:
             )
         self.close()
 
+    def _evaluated(self) -> dict[str, Any]:
+        """The evaluation that the plan keeps a share for, charged on disk before it is computed."""
+        run, terms, folder = self.run, self.job.evaluation, self.run.path
+        if terms is None:
+            return {}
+        if folder is not None and (folder / RESULT).exists():
+            return {"evaluation": result_in(folder).get("evaluation")}
+        later = run.later_charges()
+        for charge in later:  # of a run that was stopped after it was paid for
+            if charge.what == "evaluation" and folder is not None:
+                _, released = read_charge(folder / CHARGES / f"{charge.id}.json")
+                if released:
+                    return {"evaluation": results_again(run.plan, run.task, charge, released)}
+        try:
+            charge = terms.charge((*run.plan.past.paid.charges, *later), private=self.job.private)
+        except DpcohortError as error:
+            run.warnings.append(f"no evaluation: {error}")
+            return {}
+        if folder is None:
+            run.unwritten = (*run.unwritten, charge)
+            sums = self.job.noised_sums(run, terms)
+        else:
+            (folder / CHARGES).mkdir(exist_ok=True)
+            path = folder / CHARGES / f"{charge.id}.json"
+            write_charge(path, charge)
+            sums = self.job.noised_sums(run, terms)
+            write_charge(path, charge, **terms.released(sums))
+        return {"evaluation": terms.results(charge, sums)}
+
     def close(self) -> None:
-        """Close the files; those of a private run say of no time but that at which it began."""
+        """Close the files."""
         self.run.ledger.close()
         if self._rounds is not None:
             self._rounds.close()
-        if self.job.private and self.run.path is not None:
-            without_times(self.run.path)
+        self._forget_times()
 
     def _begin(self, folder: Path) -> None:
         job = self.job
@@ -356,6 +393,13 @@ def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> N
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return
+    if "randomness" in different:
+        raise InputError.because(
+            f"{folder} is a simulation, and this run would be private. Choose another folder."
+            if job.private
+            else f"{folder} is private, and cannot be repeated with a seed: nobody kept its "
+            "batches and noise. Resume it without a simulation, or choose another folder."
+        )
     key = different[0]
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
     if "plan" in different:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting import Charge
 from dpcohort.data import Dataset, Partition, load_partition
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.metrics import Check, Metric, main_metric
@@ -85,8 +86,8 @@ class Run:
         average: the average of iterates by name; empty if none was kept.
         partition: who holds which records.
         warnings: what went wrong without stopping the run.
-        judged: how good the final model is: ``metrics``, ``trivial``, ``check`` and ``warnings`` of
-            ``result.json``; empty until the run is finished.
+        judged: how good the final model is: ``metrics``, ``trivial``, ``check``, ``evaluation`` and
+            ``warnings`` of ``result.json``; empty until the run is finished.
         module: the network, for ``predict``; None if the run was read from its folder.
         inputs: how inputs are scaled, by public constants; empty where it is not written down.
     """
@@ -103,6 +104,8 @@ class Run:
     judged: Mapping[str, Any] = field(default_factory=dict)
     module: nn.Module | None = field(default=None, repr=False)
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: Charges after the plan was made, of a run that is not written down.
+    unwritten: tuple[Charge, ...] = ()
 
     def __repr__(self) -> str:
         return f"Run({', '.join(self._facts().values())})"
@@ -190,12 +193,18 @@ class Run:
                 return line.scored
         if self.judged.get("withheld"):
             raise InputError.because(
-                "this run tells nothing of its test records: they are not public and it is private."
+                "this run tells nothing of its test records: they are not public and it is "
+                "private. What its clients paid to have told is run.evaluation, if they did."
             )
         raise InputError.because(
             "this run has no test result yet. Let it go on with --resume, or lower "
             "run.evaluate_every."
         )
+
+    @property
+    def evaluation(self) -> Mapping[str, Any] | None:
+        """The evaluation that the clients paid for: metrics in all and of each, with 95 % ends."""
+        return self.judged.get("evaluation")
 
     @property
     def has_test(self) -> bool:
@@ -322,8 +331,12 @@ class Run:
             settings=self.settings,
             clients=clients,
             reports=self.reports,
-            later=() if self.path is None else later_charges(self.path, self.plan),
+            later=self.later_charges(),
         )
+
+    def later_charges(self) -> tuple[Charge, ...]:
+        """What was paid for its records after its plan was made."""
+        return self.unwritten if self.path is None else later_charges(self.path, self.plan)
 
     def write_receipts(self) -> None:
         """Write the receipts of all drawn clients into the folder of the run, if it has one."""
@@ -342,7 +355,7 @@ def result_in(folder: Path) -> dict[str, Any]:
 
 def judged_in(result: Mapping[str, Any]) -> dict[str, Any]:
     """What ``result.json`` says of the model; one of an older version says nothing."""
-    told = ("metrics", "trivial", "check", "withheld", "warnings")
+    told = ("metrics", "trivial", "check", "evaluation", "withheld", "warnings")
     return {key: result[key] for key in told if key in result}
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from dpcohort._validate import IntArray, choice
 from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import read_charge
 from dpcohort.adaptive import AdaptiveRule
 from dpcohort.adaptive._rule import RecordedRule, rule_cohort
 from dpcohort.data import load_partition
@@ -65,6 +66,7 @@ from dpcohort.runs._folder import (
 )
 from dpcohort.runs._journal import Journal, journal_header, planned_draws
 from dpcohort.runs._later_charges import later_charges
+from dpcohort.runs._paid_evaluation import results_again
 from dpcohort.runs._provenance import (
     FLOATING_POINT,
     RunKind,
@@ -74,7 +76,8 @@ from dpcohort.runs._provenance import (
 )
 from dpcohort.runs._receipts import Receipt, make_receipts, read_receipts
 from dpcohort.runs._seal import changes_since_sealed, seal_of, signer_of, unsealed
-from dpcohort.text_files import parse_toml
+from dpcohort.runs._success import task_of
+from dpcohort.text_files import finite_json, parse_toml
 
 _Content = TypeVar("_Content")
 
@@ -651,8 +654,29 @@ class _Check:
         # Of the average of iterates where there is one.
         rounds = self._recorded or []
         tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))
+        self._evaluation(result.get("evaluation"))
         if result.get("test") != next((test for test in tests if test is not None), None):
             self.wrong("result.json", "its test results are not those of the last evaluated round.")
+
+    def _evaluation(self, said: Any) -> None:
+        """The evaluation is that of a charge: with noise that keeps it, and what its sums give."""
+        if said is None:
+            return
+        paid = [one for one in self._later if isinstance(said, dict) and one.id == said["charge"]]
+        if not paid:
+            self.overspent(RESULT, "its evaluation was charged to nobody.")
+        for charge in paid:
+            place = f"{CHARGES}/{charge.id}.json"
+            try:
+                released = read_charge(self._folder / place)[1]
+                again = results_again(self._plan, task_of(self.run_settings), charge, released)
+            except InputError as error:
+                self.overspent(place, str(error))
+            except (ValueError, KeyError, TypeError, IndexError):
+                self.wrong(place, "it does not keep what was released by the evaluation.")
+            else:
+                if not _alike(finite_json(again), said):
+                    self.wrong(RESULT, f"its evaluation is not what the sums in {place} give.")
 
     @property
     def seal(self) -> str:
@@ -706,6 +730,14 @@ def _about_equal(given: object, value: object) -> bool:
     if isinstance(given, float) and isinstance(value, float):
         return abs(given - value) <= 1e-3 * max(value, 1e-3)
     return given == value
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two JSON values say the same, numbers up to rounding."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return set(one) == set(other) and all(_alike(one[key], other[key]) for key in one)
+    numbers = all(isinstance(x, int | float) for x in (one, other))
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) if numbers else one == other
 
 
 def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[str, bool]]:

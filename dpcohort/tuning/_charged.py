@@ -22,10 +22,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, number
@@ -33,20 +35,24 @@ from dpcohort.accounting import Charge, gaussian_delta
 from dpcohort.accounting._charges import charge_of
 from dpcohort.clients import Population
 from dpcohort.config import Config
+from dpcohort.data._dataset import simulation_seed
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import KEY_BYTES
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
-from dpcohort.runs import configured_data, configured_job, configured_population, held_out_within
+from dpcohort.runs import (
+    Job,
+    configured_data,
+    configured_job,
+    configured_population,
+    held_out_within,
+)
 from dpcohort.runs._config_clients import configured_charges, promised_population
 from dpcohort.runs._prediction import model_outputs
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.runs._training import train_job
 from dpcohort.tuning._search import Tuned, counted, score_of, start_of
 from dpcohort.tuning._settings import Settings, changes_for
-
-if TYPE_CHECKING:
-    from dpcohort.runs import Job
 
 #: Share of each client's records that trials are scored on where no public record is there.
 _HELD_OUT = 0.2
@@ -101,9 +107,6 @@ def selection_epsilon(mu: float, delta: float, *, trials: float) -> float:
         >>> selection_epsilon(0.1, 1e-5, trials=10.0) > selection_epsilon(0.05, 1e-5, trials=10.0)
         True
     """
-    from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
     accountant = RdpAccountant(orders=list(_ORDERS))
     accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(1.0 / mu), trials, _LOGARITHMIC))
     return float(accountant.get_epsilon(delta))
@@ -140,7 +143,6 @@ def tune_charged(
     trials: float = 10.0,
     public_test: bool = False,
     most_rounds: int = 200,
-    private_entropy: bool = False,
     before_spending: Callable[[Charge], object] = lambda charge: None,
     device: str | None = None,
     progress: Progress = silent,
@@ -148,14 +150,14 @@ def tune_charged(
     """Choose rounds, clip, step and η on the clients' records, within a share of each budget.
 
     Args:
-        config: with data, tight accounting and batches by Poisson sampling.
+        config: with data, tight accounting and batches by Poisson sampling. Everything random is
+            from the operating system's entropy, unless it asks for a simulation or its data are
+            public.
         share: of the epsilon and delta that each client has left that may be spent on it.
         trials: on average; their number is random.
         public_test: the test records are public and score the trials; otherwise a fifth of each
             client's records does, and what they say has noise.
         most_rounds: the most to try.
-        private_entropy: everything random from the operating system's entropy; otherwise it is a
-            simulation, which protects nobody.
         before_spending: called once everything is checked, before the first trial: the place to
             write down what will be spent.
         device: instead of the configuration's.
@@ -170,13 +172,14 @@ def tune_charged(
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
     config = counted(config, data)
+    seed = simulation_seed(config.run.simulate, public=data.public, seed=config.run.seed)
     whole, population = promised_population(config, data), configured_population(config, data)
     charge = charge_of(
         whole,
         configured_charges(config),
         lambda epsilon, delta: (share * epsilon, share * delta),
         what="tuning",
-        private=private_entropy,
+        private=seed is None,
         contract=config.contract,
     )
     given: dict[str, Any] = {}
@@ -192,7 +195,7 @@ def tune_charged(
         rest, held = population, np.zeros(len(population), dtype=np.int64)
     mu = _affordable(population, share, trials)
     given["population"] = _trial_budgets(rest, mu, share)
-    dice = secrets.SystemRandom() if private_entropy else random.Random(config.run.seed)
+    dice = secrets.SystemRandom() if seed is None else random.Random(seed)
     start = start_of(config, data, population, most_rounds)
     count = draw_trials(trials, dice)
     best, best_score = None, -math.inf
@@ -206,7 +209,6 @@ def tune_charged(
             data=data,
             shift=shift,
             device=device,
-            private_entropy=private_entropy,
             **given,
         )
         check_trial(job, mu, sensitivity=config.contract.sensitivity)
@@ -217,9 +219,9 @@ def tune_charged(
         if not held.any():
             return score_of(run, data)
         # SENSITIVE: whether the model is right about each held-out record.
-        outputs = model_outputs(run, data.test_inputs, model=job.model, isolated=private_entropy)
+        outputs = model_outputs(run, data.test_inputs, model=job.model, isolated=seed is None)
         raw_correct = run.task.predictions(outputs) == data.test_labels
-        return _noisy_accuracy(raw_correct, mu, held, None if private_entropy else dice)
+        return _noisy_accuracy(raw_correct, mu, held, None if seed is None else dice)
 
     before_spending(charge)
     progress("trials, their number is not told", 0, 1)

@@ -37,12 +37,6 @@ def test_normalisation_is_per_channel_and_affine_agrees():
     np.testing.assert_array_equal(got, again)
 
 
-def test_normalisation_leaves_its_input_alone():
-    inputs = np.ones((2, 3), np.float32)
-    normalise(inputs, Normalisation(scale=2.0))
-    assert (inputs == 1).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -63,11 +57,7 @@ def test_token_ids_are_never_normalised():
     tokens = np.array([[3, 1], [0, 2]])
     labels = np.array([0, 1])
     dataset = dataset_from_arrays(
-        "text",
-        train_inputs=tokens,
-        train_labels=labels,
-        test_inputs=tokens,
-        test_labels=labels,
+        "text", train_inputs=tokens, train_labels=labels, test_inputs=tokens, test_labels=labels
     )
     assert dataset.normalised(dataset.train_inputs).dtype == np.int64
     assert dataset.normalised(dataset.train_inputs).tolist() == tokens.tolist()
@@ -77,14 +67,6 @@ def test_bytes_are_scaled_by_255_unless_told_otherwise():
     pixels = np.full((4, 1, 2, 2), 255, np.uint8)
     dataset = dataset_from_arrays("x", **arrays(train_inputs=pixels, test_inputs=pixels[:2]))
     assert (dataset.normalised(dataset.train_inputs) == 1.0).all()
-
-
-def test_numbers_are_converted_and_copied_only_where_needed():
-    inputs = np.zeros((4, 2), np.float32)
-    dataset = dataset_from_arrays("x", **arrays(train_inputs=inputs, test_inputs=np.zeros((2, 2))))
-    assert dataset.train_inputs is inputs
-    assert dataset.test_inputs.dtype == np.float32
-    assert dataset.train_labels.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -153,12 +135,7 @@ _FLOATS = np.zeros((4, 3, 2, 2))
 @pytest.mark.parametrize(
     ("changes", "task", "record", "words"),
     [
-        (
-            {"train_labels": [0, 1, 2, 3]},
-            None,
-            3,
-            r"train_labels\[3\] = 3 .* 0 to 2.* 1 of 4",
-        ),
+        ({"train_labels": [0, 1, 2, 3]}, None, 3, r"train_labels\[3\] = 3 .* 0 to 2.* 1 of 4"),
         ({"train_labels": np.array([0, 1, 2**63, 0], np.uint64)}, None, 2, r"train_labels\[2\]"),
         *(
             (

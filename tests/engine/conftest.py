@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.accounting._samplers import sampler_of
-from dpcohort.engine import ClientRecords, ClippedNetwork
+from dpcohort.engine import ClientRecords, ClippedNetwork, Experiment, Streams
 from dpcohort.planning._noise import DistributedNoise, LocalNoise
 
 
@@ -51,10 +51,7 @@ def stand_in_plan(
     return SimpleNamespace(
         noise=LocalNoise(**columns) if weights is None else DistributedNoise(**columns),
         training=SimpleNamespace(
-            rounds=len(cohorts),
-            cohort_size=len(cohorts[0]),
-            local_steps=local_steps,
-            clip=clip,
+            rounds=len(cohorts), cohort_size=len(cohorts[0]), local_steps=local_steps, clip=clip
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
         contract=SimpleNamespace(sampler=sampler_of(sampler)),
@@ -92,6 +89,11 @@ def make_records() -> Callable[..., ClientRecords]:
         )
 
     return build
+
+
+def seeded(plan: Any, records: ClientRecords, seed: int, **options: Any) -> Experiment:
+    """An experiment whose randomness comes from a seed."""
+    return Experiment(plan=plan, records=records, streams=Streams.seeded(seed), **options)
 
 
 class Words(nn.Module):

@@ -123,6 +123,12 @@ class Federation(Format):
         _ = self.optimiser_section  # checked now, not at the first round
         _ = self.pool
         refuse_simulated(self.plan.past.paid.charges)
+        if self.plan.past.paid.kept:
+            raise InputError.because(
+                f"the plan keeps {self.plan.past.paid.kept:g} of each budget for an evaluation, "
+                "which guards cannot make yet. Nothing was spent: make the plan without "
+                "[evaluation], so that all of each budget is for the training."
+            )
         return self
 
     def _check_keys(self, keys: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ from dpcohort.runs._folder import (
     read_json,
     read_log,
 )
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import source_of
 from dpcohort.runs._run import SCORED, judged_in, result_in
 from dpcohort.runs._success import check_of, task_of
@@ -439,6 +440,10 @@ def _alone(group: Group, curve: Curve) -> str:
         why = "no test result yet"
         if group.runs[0].judged.get("withheld"):
             why = "nothing is told of test records that are not public"
+            paid = group.runs[0].judged.get("evaluation")
+            if isinstance(paid, Mapping):
+                first = next(iter(in_words(paid.get("in_all", {})).items()), ("", ""))
+                why = f"{' '.join(first)} by the evaluation that clients paid for"
         return f"{group.name}{clients}: {why}"
     check, metric = group_check(group), METRICS[curve["metric"]]
     if check is not None and not check.is_better:
@@ -733,7 +738,6 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
             )
         gains.append({"client": str(item["client"]), **numbers, **_ends(item.get("accuracy"))})
     factors = [_number(item.get("factor")) for item in _objects(values.get("factors"))]
-    scored_by = str(values.get("scored_by") or "accuracy")
     sets, curves = values.get("sets"), []
     for name, points in sets.items() if isinstance(sets, Mapping) else ():
         curve: dict[str, list[float]] = {"mean": [], "low": [], "high": []}
@@ -741,11 +745,11 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
             for end, column in curve.items():  # one data set of a kind has no interval
                 value = ends["mean"] if ends[end] is None else ends[end]
                 column.append(100 * min(1.0, max(0.0, value or 0.0)))
-        curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
+        curves.append({"name": str(name), "words": "loss saved", "factors": factors, **curve})
     if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
         raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
     source = str(values.get("source") or "")
-    return {"gains": gains, "curves": curves, "source": source, "scored_by": scored_by}
+    return {"gains": gains, "curves": curves, "source": source}
 
 
 def _ends(value: Any) -> dict[str, float | None]:

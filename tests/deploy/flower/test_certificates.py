@@ -2,18 +2,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import ssl
 import stat
-import sys
 
 import pytest
 
-from dpcohort.deploy.flower._certificates import (
-    key_fingerprint,
-    make_certificates,
-    make_node_key,
-)
+from dpcohort.deploy.flower._certificates import key_fingerprint, make_certificates, make_node_key
 from dpcohort.errors import InputError
 
 
@@ -59,11 +53,7 @@ def test_private_keys_are_the_owners_alone_and_never_replaced(made, tmp_path):
 
 
 def test_the_authoritys_key_is_not_kept(made):
-    assert sorted(p.name for p in made.iterdir()) == [
-        "ca.crt",
-        "server.key",
-        "server.pem",
-    ]
+    assert sorted(p.name for p in made.iterdir()) == ["ca.crt", "server.key", "server.pem"]
 
 
 def test_a_key_has_one_fingerprint_in_both_spellings(tmp_path):
@@ -83,17 +73,3 @@ def test_a_key_has_one_fingerprint_in_both_spellings(tmp_path):
 def test_what_is_no_key_is_refused(text):
     with pytest.raises(InputError, match=r"node\.pub"):
         key_fingerprint(text)
-
-
-@pytest.mark.parametrize("hosts", [[], [""]])
-def test_a_certificate_needs_hosts(tmp_path, hosts):
-    with pytest.raises(InputError, match="hosts"):
-        make_certificates(tmp_path, hosts=hosts)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_cryptography_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower._certificates")
-    with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
-        importlib.import_module("dpcohort.deploy.flower._certificates")

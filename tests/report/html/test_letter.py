@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from dpcohort.accounting import promised_risk
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
-from dpcohort.errors import InputError
 from dpcohort.report.html._letter import write_letter
 from dpcohort.runs import Receipt
 
@@ -37,12 +34,6 @@ def test_where_nothing_bounds_it_no_rate_is_given(tmp_path):
     assert "No number bounds what was spent" in text
     assert "Nothing bounds what an attacker can find out" in text
     assert "hits by guessing" not in text
-
-
-def test_public_data_are_called_so(tmp_path):
-    text = _letter(tmp_path, None, public=True, promised_epsilon=None, delta=None)
-    assert "These are public data" in text
-    assert "promised" not in text.partition("</h1>")[2].partition("This letter")[0]
 
 
 def test_names_are_text(tmp_path):
@@ -83,12 +74,6 @@ def test_it_says_on_whom_the_client_counts(tmp_path):
     assert "however much they compute" in _letter(tmp_path, RISK, trust={**trust, "honest": 1})
 
 
-def test_all_runs_of_a_ledger_are_one_promise(tmp_path):
-    text = _letter(tmp_path, RISK, across_runs="by composition", entries=7, delta=1e-12)
-    assert "promised ε over all runs" in text
-    assert "1e-12" in text
-
-
 def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):
     of_run = {
         "run": "A", "counted_draws": 3, "accepted_draws": 3, "steps": 3, "noise_multiplier": 2.0,
@@ -100,20 +85,6 @@ def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):
     assert "2.75" in text
     assert "whoever breaks the masks' encryption" in text
     assert "collude" not in _letter(tmp_path, RISK, across_runs="composed", runs=(of_run,))
-
-
-def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):
-    receipt = Receipt(
-        client="ward",
-        neighbours="zero-out",
-        promised_epsilon=1.0,
-        delta=1e-5,
-        certified_epsilon=0.9,
-    )
-    with pytest.raises(InputError, match="there is no folder"):
-        write_letter(tmp_path / "gone" / "letter.html", receipt, risk=None)
-    with pytest.raises(InputError, match=r"is a folder. Name a file"):
-        write_letter(tmp_path, receipt, risk=None)
 
 
 CHARGED = {

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evaluation of a model on test records that are not public: terms, charge, noised sums.
+
+Each client adds up what its test records answer (``_noised_metrics``) and releases the sum with
+Gaussian noise of its own, once: the share of its budget that the plan kept is charged before
+anything is computed, and whoever colludes, its own noise protects it. How many test records a
+client has is public, as its size is: they are a stated share of it. The charge adds to what the
+training spent; that the two are of different records is not used, as they need not stay so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting import Charge, gaussian_delta, gaussian_mu
+from dpcohort.accounting._charges import Spent, in_order, private_clients
+from dpcohort.data import Dataset
+from dpcohort.errors import InputError
+from dpcohort.metrics import METRICS, Metric
+from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
+from dpcohort.runs._noised_metrics import Estimate, Questions, combined, questions_of, sharpness
+from dpcohort.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Of more clients only metrics in all are told.
+MOST_TOLD = 1000
+#: Names the stream of a simulation's noise.
+_STREAM = 37
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationTerms:
+    """Test sizes, noise and price of an evaluation; public numbers alone.
+
+    Attributes:
+        plan: of the training, which keeps a share for it.
+        questions: what each test record is asked.
+        clients: positions of the clients with test records.
+        records: [clients] how many units of privacy of each are tested.
+        noise: [clients] standard deviation of the noise on its sums; 0 of a public client.
+    """
+
+    plan: Plan
+    questions: Questions
+    clients: IntArray
+    records: IntArray
+    noise: FloatArray
+
+    @classmethod
+    def of(cls, plan: Plan, data: Dataset) -> EvaluationTerms:
+        """The evaluation that a plan keeps a share for.
+
+        Raises:
+            InputError: the task or unit has none, or the test records are of no client.
+        """
+        whose = _owners(plan, data)
+        counts = np.bincount(whose[whose >= 0], minlength=len(plan.population))
+        clients = np.flatnonzero(counts)
+        if not clients.size:
+            raise InputError.because(
+                "no client of the plan has a test record, so there is nothing to evaluate on. "
+                "Raise data.test_share, or leave [evaluation] out."
+            )
+        return cls.about(plan, data.task, clients, counts[clients])
+
+    @classmethod
+    def about(cls, plan: Plan, task: Task, clients: IntArray, records: IntArray) -> EvaluationTerms:
+        """The same from the numbers of test records."""
+        questions = questions_of(task)
+        spent = [plan.past.paid.kept_of(plan.population.ids[k]) for k in clients.tolist()]
+        private = ~plan.population.public[clients]
+        noise = np.zeros(len(clients))
+        given = np.array(spent)[private]
+        if given.size:
+            epsilon = np.minimum(given[:, 0], _MOST_EPSILON)
+            mu = gaussian_mu(epsilon=epsilon, delta=given[:, 1] * (1 - _FOR_SAMPLING))
+            noise[private] = plan.contract.sensitivity / mu
+        loud = np.flatnonzero(noise > _MOST_NOISE)
+        if loud.size:
+            name = plan.population.ids[int(clients[loud[0]])]
+            raise InputError.because(
+                f"the evaluation would take epsilon {spent[loud[0]][0]:.3g} of {one_line(name)!r}, "
+                "which buys nothing but noise. Raise evaluation.share, or leave [evaluation] out."
+            )
+        return cls(plan=plan, questions=questions, clients=clients, records=records, noise=noise)
+
+    @property
+    def names(self) -> list[str]:
+        """Ids of the clients with test records."""
+        return [self.plan.population.ids[k] for k in self.clients.tolist()]
+
+    @property
+    def buys(self) -> str:
+        """What is bought by how much, before it is spent.
+
+        Example:
+            >>> from dpcohort import Population, Training, make_plan
+            >>> people = Population.from_arrays(sizes=[9000], epsilon=[4.0], delta=1e-6)
+            >>> settings = Training(rounds=2, cohort_size=1, batch_size=90)
+            >>> plan = make_plan(people, settings, evaluation=0.05, seed=0)
+            >>> EvaluationTerms.about(plan, Task(), np.array([0]), np.array([2000])).buys
+            'the evaluation takes 5 % of each budget once the model is trained, and buys ... ± ...'
+        """
+        half = sharpness(self.questions, self.records, self.noise)
+        metric = METRICS[self.questions.headline]
+        return (
+            f"the evaluation takes {100 * self.plan.past.paid.kept:.3g} % of each budget once the "
+            f"model is trained, and buys {metric.words} ± {metric.shown(metric.scale * half)}"
+            f"{' points' if metric.is_share else ''} at most, on "
+            f"{int(self.records.sum()):,} test {self.plan.contract.unit.several}"
+        )
+
+    def charge(self, known: Sequence[Charge], *, private: bool) -> Charge:
+        """What each client with test records pays of what the plan kept.
+
+        Args:
+            known: all charges that were paid before.
+            private: its noise will come from the operating system's entropy.
+
+        Raises:
+            BudgetExceededError: what was kept was spent on something else.
+            InputError: it was asked for before.
+        """
+        plan, names = self.plan, set(self.names)
+        for charge in known:
+            if charge.what == "evaluation" and charge not in plan.past.paid.charges:
+                raise InputError.because(
+                    f"it was paid for already ({charge.title}), and what came of it is in "
+                    "result.json, or was lost in a crash. Nothing was spent now: a second look at "
+                    "the same records would need a second share."
+                )
+        people = plan.population
+        whole = {name: plan.past.paid.whole(people, k) for k, name, _, _ in private_clients(people)}
+        bare = [name for name in names if name not in whole]
+        spent: dict[str, Spent] = {
+            name: plan.past.paid.kept_of(name) for name in whole if name in names
+        }
+        found = Charge(
+            what="evaluation",
+            private=private,
+            neighbours=plan.contract.neighbours,
+            unit=plan.contract.unit.name,
+            promised={name: whole[name] for name in spent},
+            spent=spent,
+            public=tuple(sorted(bare)),
+            after=tuple(charge.id for charge in in_order(known)),
+        )
+        replace(plan.past.paid, charges=in_order((*known, found)), kept=0.0).check(people)
+        return found
+
+    def sums(self, data: Dataset, outputs: NDArray[Any], keys: Sequence[bytes]) -> FloatArray:
+        """The noised sum [clients, D] of each client's test records.
+
+        Args:
+            data: with the test records.
+            outputs: of the model on each, from that record alone. SENSITIVE.
+            keys: of each client, 32 random bytes that are used for nothing else, ever.
+        """
+        import torch
+
+        from dpcohort.engine import Lattice
+
+        raw_rows = self.questions.rows(outputs, data.test_labels)
+        if data.test_persons is not None:
+            raw_rows = data.test_persons.means(raw_rows)
+        whose = _owners(self.plan, data)
+        found = np.zeros((len(self.clients), raw_rows.shape[1]))
+        for row, (k, noise, key) in enumerate(zip(self.clients, self.noise, keys, strict=True)):
+            own: Tensor = torch.from_numpy(raw_rows[whose == k])
+            if noise:
+                lattice = Lattice(float(noise), 1.0)
+                own_sum = lattice.clipped_sum(own)
+                found[row] = lattice.release(own_sum, key, scale=1.0).numpy()
+            else:
+                found[row] = own.sum(0).numpy()
+        return found
+
+    def keys(self, seed: int | None) -> list[bytes]:
+        """Keys of the noise: the operating system's, or those of a simulation's seed."""
+        if seed is None:
+            return [secrets.token_bytes(32) for _ in self.names]
+        rng = np.random.default_rng([seed, _STREAM, int(self.plan.sha256[:12], 16)])
+        return [rng.bytes(32) for _ in self.names]
+
+    def results(self, charge: Charge, sums: FloatArray) -> dict[str, Any]:
+        """What ``result.json`` says, from noised sums and public numbers alone."""
+        weights, in_all = combined(self.questions, sums, self.records, self.noise)
+        found: dict[str, Any] = {
+            "charge": charge.id,
+            "kept": self.plan.past.paid.kept,
+            "unit": self.plan.contract.unit.name,
+            "records": int(self.records.sum()),
+            "in_all": _plain(in_all),
+        }
+        if len(self.names) <= MOST_TOLD:
+            one = np.ones(1, dtype=np.int64)
+            found["clients"] = {
+                name: {
+                    "records": int(self.records[i]),
+                    "noise": float(self.noise[i]),
+                    "weight": float(weights[i]),
+                    **_plain(
+                        combined(
+                            self.questions,
+                            sums[i : i + 1],
+                            one * self.records[i],
+                            self.noise[i : i + 1],
+                        )[1]
+                    ),
+                }
+                for i, name in enumerate(self.names)
+            }
+        return found
+
+    def released(self, sums: FloatArray) -> dict[str, Any]:
+        """What the file of the charge keeps, from which anybody computes the results again."""
+        return {
+            "clients": self.names,
+            "records": self.records.tolist(),
+            "noise": self.noise.tolist(),
+            "sums": sums.tolist(),
+        }
+
+
+#: Share of a delta that pays for the distance of drawn noise from its law. For epsilons up to e^20
+#: that is below 2^-94 (``engine._lattice``), less than the share of any delta above 1e-19.
+_FOR_SAMPLING, _MOST_EPSILON = 1e-9, 20.0
+#: More is nothing but noise, and beyond what the lattice draws.
+_MOST_NOISE = 2.0**18
+
+
+def _plain(metrics: Mapping[str, Estimate]) -> dict[str, dict[str, float | None]]:
+    return {name: estimate.to_dict() for name, estimate in metrics.items()}
+
+
+#: What the metrics are called, and how they are shown.
+_SHARE = {"is_share": True, "higher_is_better": True}
+_CALLED = METRICS | {
+    metric.name: metric
+    for metric in (
+        Metric(name="auc", words="AUC of scores in bins", **_SHARE),
+        Metric(name="log_loss", words="log loss, cut off"),
+        Metric(name="overconfidence", words="confidence above accuracy", is_share=True),
+        Metric(name="r2", words="R²", **_SHARE),
+    )
+}
+
+
+def in_words(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Metrics of an evaluation with their intervals, by what they are called.
+
+    Args:
+        metrics: ``in_all``, or those of a client, as ``result.json`` has them.
+
+    Example:
+        >>> in_words({"accuracy": {"value": 0.8, "low": 0.786, "high": 0.814}, "records": 900})
+        {'accuracy': '80.0 % (95 % CI 78.6 to 81.4)'}
+    """
+    found = {}
+    for name, metric in _CALLED.items():
+        if not isinstance(said := metrics.get(name), Mapping):
+            continue
+        value, ends = said.get("value"), [said.get("low"), said.get("high")]
+        shown = ["-inf" if e is None else metric.shown(metric.scale * e) for e in ends]
+        found[metric.words] = "the noise does not let it be told"
+        if value is not None:
+            found[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
+    return found
+
+
+def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str, Any]) -> Any:
+    """The results from what the file of a charge keeps.
+
+    Raises:
+        InputError: its noise is not that of the charge.
+        ValueError: the file says less.
+    """
+    people = plan.population
+    clients = np.array([people.index_of(str(name)) for name in released["clients"]], np.int64)
+    records = np.array(released["records"], np.int64)
+    terms = replace(
+        EvaluationTerms.about(plan, task, clients, records),
+        noise=np.array(released["noise"], np.float64),
+    )
+    for name, noise in zip(terms.names, terms.noise.tolist(), strict=True):
+        if people.public[people.index_of(name)]:
+            continue
+        epsilon, delta = charge.spent.get(name, (0.0, 0.0))
+        mu = plan.contract.sensitivity / noise if noise > 0 else np.inf
+        if not mu < np.inf or not gaussian_delta(epsilon=epsilon, mu=mu) <= delta:
+            raise InputError.because(
+                f"the noise on the evaluation of {one_line(name)!r} ({noise:g}) does not keep the "
+                f"epsilon {epsilon:g} at delta {delta:g} that it was charged."
+            )
+    return terms.results(charge, np.array(released["sums"], np.float64))
+
+
+def _owners(plan: Plan, data: Dataset) -> IntArray:
+    """Position of the client of each tested unit; -1 of one that the plan does not know."""
+    owners = data.test_clients
+    if owners is None:
+        raise InputError.because(
+            f"{data.name} does not say whose its test records are, so no client can pay for an "
+            "evaluation on them. Name the client of each (a table's client = ...), say that they "
+            "are public (data.test_public = true), or leave [evaluation] out."
+        )
+    unit = plan.contract.unit.name
+    if unit == "person" and data.test_persons is None:
+        raise InputError.because(
+            f"{data.name} does not say of which persons its test records are, and the unit of "
+            "privacy is the person: test_persons, or leave [evaluation] out."
+        )
+    if data.test_persons is not None:
+        owners = owners[data.test_persons.first]
+    place = {name: k for k, name in enumerate(plan.population.ids)}
+    return np.array([place.get(str(name), -1) for name in owners.tolist()], np.int64)

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of test records that are not public: its price, its noise, its intervals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort import Population, Training, make_plan, train
+from dpcohort.accounting import Contract, gaussian_delta
+from dpcohort.accounting._charges import read_charge, write_charge
+from dpcohort.config import loads_config
+from dpcohort.data import column_partition, dataset_from_arrays, dataset_from_table
+from dpcohort.deploy.flower._federation import Federation
+from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.runs import Run, replan, verify_run
+from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._job import Job, make_job
+from dpcohort.runs._noised_metrics import combined, questions_of
+from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._seal import write_sealed
+from dpcohort.tasks import Task
+
+SHARE, BUDGETS = 0.05, (20.0, 30.0)
+STAY = Task(kind="regression", outputs=1, bounds=(0.0, 30.0))
+
+
+@cache
+def visits(*, public=False, person=None):
+    rng = np.random.default_rng(0)
+    age, ward = rng.integers(20, 90, 900), rng.choice(["north", "south"], 900)
+    sick = np.where(age + rng.normal(0, 10, 900) > 55, "yes", "no")
+    rows = {"age": age, "ward": ward, "sick": sick, "who": rng.integers(0, 400, 900).astype(str)}
+    return dataset_from_table(
+        rows, label="sick", labels=["no", "yes"], client="ward", person=person, features=["age"],
+        bounds={"age": (0, 110)}, test_share=0.4, test_public=public,
+    )  # fmt: skip
+
+
+def planned(data, evaluation=SHARE, budgets=BUDGETS, **contract):
+    people = column_partition(data.record_clients)
+    clients = Population.from_arrays(
+        ids=people.names, sizes=people.sizes, epsilon=list(budgets), delta=1e-5
+    )
+    settings = Training(rounds=2, cohort_size=2, sampling_rate=0.5, dimension=4)
+    return make_plan(
+        clients, settings, seed=0, evaluation=evaluation, accountant=Contract(**contract)
+    )
+
+
+def trained(data, plan, **options):
+    partition = column_partition(data.record_clients)
+    given = {"device": "cpu", "partition": partition}
+    return train(plan, "logistic", data, **{**given, **options})
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory):
+    """A private run whose clients paid for an evaluation; the tests leave it as it is."""
+    folder = tmp_path_factory.mktemp("paid") / "run"
+    trained(visits(), planned(visits()), out=folder)
+    return folder
+
+
+def test_a_private_run_tells_what_was_paid_for_and_nothing_else(private):
+    run, result = Run.load(private), json.loads((private / "result.json").read_text())
+    assert result["test"] is None
+    assert result["withheld"]
+    assert '"test"' not in (private / "rounds.jsonl").read_text()
+    told = run.evaluation
+    assert {"accuracy", "balanced_accuracy", "auc", "log_loss"} <= set(told["in_all"])
+    exact = trained(visits(), planned(visits()), simulate=0)
+    simulated = exact.evaluation["in_all"]["accuracy"]
+    assert simulated["low"] < exact.test_accuracy < simulated["high"]
+    assert simulated["value"] != exact.test_accuracy
+    for receipt, whole in zip(run.receipts(), BUDGETS, strict=True):
+        assert receipt.in_all().promised_epsilon == whole
+        (paid,) = receipt.paid
+        assert paid == (f"on an evaluation ({told['charge'][:8]})", SHARE * whole, SHARE * 1e-5)
+        assert receipt.holds
+        assert receipt.total_epsilon > 0.99 * whole
+    assert verify_run(private, require="private").holds
+
+
+def test_the_noise_is_all_that_the_charge_pays_for_and_no_more():
+    for neighbours, sampler, sensitivity in (
+        ("zero-out", "poisson", 1.0),
+        ("replace-one", "fixed", 2.0),
+    ):
+        plan = planned(visits(), budgets=(0.5, 8.0), neighbours=neighbours, sampler=sampler)
+        terms = EvaluationTerms.of(plan, visits())
+        for whole, noise in zip((0.5, 8.0), terms.noise, strict=True):
+            spends = gaussian_delta(epsilon=SHARE * whole, mu=sensitivity / noise)
+            assert 0.999 * SHARE * 1e-5 < spends <= SHARE * 1e-5
+
+
+def hostile(task, width, rng):
+    """Outputs and a label that go as far as they can."""
+    extremes = [np.nan, np.inf, -np.inf, 3e38, -3e38, 0.0, 1e-40]
+    outputs = rng.choice(extremes, width)
+    if rng.random() < 0.5:
+        outputs = np.where(rng.random(width) < 0.5, 40.0, -40.0)
+    label = rng.choice([-1.0, 1.0, np.nan]) if task.bounds else rng.integers(-2, task.outputs + 2)
+    return outputs, label
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task(),
+        Task(outputs=7),
+        Task(outputs=120),
+        STAY,
+        Task(kind="counts", outputs=1, bounds=(0.0, 9.0)),
+    ],
+    ids=["two", "several", "many", "numbers", "counts"],
+)
+def test_no_record_moves_what_is_released_by_more_than_the_sensitivity(task):
+    rng = np.random.default_rng(3)
+    questions = questions_of(task)
+    drawn = [hostile(task, task.outputs, rng) for _ in range(400)]
+    outputs, labels = (np.array(part) for part in zip(*drawn, strict=True))
+    rows = questions.rows(outputs, labels)
+    assert (np.linalg.norm(rows, axis=1) <= 1).all()
+    assert np.isfinite(rows).all()
+
+
+@pytest.mark.parametrize("person", [None, "who"])
+def test_neighbouring_test_sets_differ_by_less_than_the_clip_in_one_client(person):
+    data = visits(person=person)
+    plan = planned(data, unit="record" if person is None else "person")
+    terms, keys = EvaluationTerms.of(plan, data), [bytes(32), bytes([1] * 32)]
+    rng = np.random.default_rng(5)
+    outputs = rng.normal(0, 2, (len(data.test_labels), 2))
+    before = terms.sums(data, outputs, keys)
+    for _ in range(20):
+        unit = int(rng.integers(terms.records.sum()))
+        own = [unit] if person is None else data.test_persons.rows[unit]
+        changed, labels = outputs.copy(), data.test_labels.copy()
+        for row in own:
+            if row >= 0:
+                changed[row], labels[row] = hostile(data.task, 2, rng)
+        after = terms.sums(replace(data, test_labels=labels), changed, keys)
+        moved = np.linalg.norm(after - before, axis=1)
+        # Replaced, not left out: twice the length of one.
+        assert moved[int(data.test_clients[own[0]] == "north")] == 0
+        assert moved.max() <= 2
+    assert np.abs(before).max() > 1
+
+
+class Mixes(torch.nn.Module):
+    """Somebody's network that looks at all records it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 2)
+
+    def forward(self, inputs):
+        return self.layer(inputs + inputs.mean(0))
+
+
+def test_a_network_that_mixes_records_is_given_one_at_a_time():
+    data = visits()
+    plan, keys = planned(data), [bytes(32)] * 2
+    job = make_job(
+        plan, "logistic", data, device="cpu",
+        partition=column_partition(data.clients),
+    )  # fmt: skip
+    job = replace(job, model=Mixes())
+    weights = {name: tensor.numpy() for name, tensor in job.model.state_dict().items()}
+    run = trained(data, plan)
+    run.model, run.average = weights, {}
+
+    def released(inputs):
+        changed = replace(job, data=replace(data, test_inputs=inputs))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EvaluationTerms, "keys", lambda self, seed: keys)
+            return changed.noised_sums(run, job.evaluation)
+
+    other = data.test_inputs.copy()
+    other[0] = 1e6
+    assert np.linalg.norm(released(other) - released(data.test_inputs), axis=1).max() <= 2
+
+
+def test_it_is_charged_on_disk_before_anything_is_computed_and_never_twice(tmp_path, monkeypatch):
+    data, plan, out = visits(), planned(visits()), tmp_path / "run"
+
+    def killed(self, run, terms):
+        (path,) = (out / "charges").glob("*.json")
+        charge, released = read_charge(path)
+        assert [round(epsilon, 9) for epsilon, _ in charge.spent.values()] == [1.0, 1.5]
+        assert released == {}
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "noised_sums", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(data, plan, out=out)
+    run = trained(data, plan, out=out, resume=True)
+    assert run.evaluation is None
+    assert any("paid for already" in words for words in run.warnings)
+    assert len(list((out / "charges").iterdir())) == 1
+    assert run.receipts()[0].charged_epsilon == 1.0
+    assert verify_run(out).holds
+
+
+def test_a_finished_run_that_is_resumed_says_the_same_again(private):
+    before = Run.load(private).evaluation
+    again = trained(visits(), planned(visits()), out=private, resume=True)
+    assert again.evaluation == before
+    assert len(list((private / "charges").iterdir())) == 1
+
+
+def test_a_training_that_is_stopped_keeps_its_share_unspent(tmp_path):
+    class Stop:
+        def on_round(self, record, run):
+            raise InputError.because("enough")
+
+    plan = planned(visits())
+    with pytest.raises(InputError, match="enough"):
+        trained(visits(), plan, out=tmp_path / "run", callbacks=[Stop()])
+    run = Run.load(tmp_path / "run")
+    assert not (tmp_path / "run" / "charges").exists()
+    receipt = run.receipts()[0]
+    assert receipt.in_all().promised_epsilon == BUDGETS[0]
+    assert receipt.charged_epsilon == 0
+    assert "nothing; epsilon 19 at delta" in receipt.text()
+    assert verify_run(tmp_path / "run").holds
+    people = replace(plan.population, epsilon=np.array(BUDGETS), delta=np.array([1e-5] * 2))
+    on = replan(tmp_path / "run", people, seed=1)
+    assert on.past.paid.kept_of("north") == (SHARE * 20.0, SHARE * 1e-5)
+    assert on.population.epsilon.tolist() == [19.0, 28.5]
+
+
+def test_what_was_kept_and_spent_on_something_else_pays_for_nothing():
+    plan = planned(visits())
+    terms = EvaluationTerms.of(plan, visits())
+    first = terms.charge((), private=True)
+    elsewhere = replace(first, what="tuning")
+    with pytest.raises(BudgetExceededError, match=r"'north' promised epsilon 20 .* in all"):
+        terms.charge((elsewhere,), private=True)
+    with pytest.raises(InputError, match="paid for already"):
+        terms.charge((first,), private=True)
+
+
+def test_numbers_that_the_sums_do_not_give_and_noise_that_is_too_small_are_found(private, tmp_path):
+    import shutil
+
+    def findings(change_result=None, change_file=None):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(private, folder)
+        result = json.loads((folder / "result.json").read_text())
+        (path,) = (folder / "charges").iterdir()
+        if change_file is not None:
+            charge, released = read_charge(path)
+            write_charge(path, charge, **change_file(released))
+        if change_result is not None:
+            change_result(result["evaluation"])
+        (folder / "result.json").unlink()
+        write_sealed(folder, {key: value for key, value in result.items() if key != "seal"})
+        return {one.kind: one.message for one in verify_run(folder).findings}
+
+    def better(evaluation):
+        evaluation["in_all"]["accuracy"]["value"] += 0.01
+
+    def quiet(released):
+        return {**released, "noise": [0.9 * one for one in released["noise"]]}
+
+    def unpaid(evaluation):
+        evaluation["charge"] = "0" * 64
+
+    assert findings() == {}
+    assert "is not what the sums" in findings(better)["mismatch"]
+    assert "does not keep the epsilon 1" in findings(change_file=quiet)["overspent"]
+    assert "charged to nobody" in findings(unpaid)["overspent"]
+    assert "does not keep what" in findings(change_file=lambda released: {})["mismatch"]
+
+
+def test_records_that_cannot_be_used_still_count():
+    data = visits()
+    labels = data.test_labels.copy()
+    labels[::2] = -100
+    plan = planned(data, budgets=(600, 600))
+    sure = np.where(np.arange(2) == data.test_labels[:, None], 9.0, -9.0)
+    whole = EvaluationTerms.of(plan, data)
+    terms = EvaluationTerms.of(plan, replace(data, test_labels=labels))
+    assert terms.records.tolist() == whole.records.tolist()
+    assert terms.records.sum() == len(labels)
+    sums = terms.sums(replace(data, test_labels=labels), sure, terms.keys(0))
+    _, found = combined(terms.questions, sums, terms.records, terms.noise)
+    # Divided by all records, those that answer nothing are as good as a toss.
+    assert 0.70 < found["accuracy"].value < 0.80
+
+
+@pytest.mark.parametrize("task", [Task(), Task(outputs=4), STAY], ids=["two", "four", "numbers"])
+def test_intervals_hold_the_truth_as_often_as_they_say(task):
+    rng, repeats = np.random.default_rng(7), 300
+    questions, records, noise = questions_of(task), np.array([2500, 400]), np.array([25.0, 6.0])
+
+    def answers(count):
+        if task.bounds:
+            truth = np.clip(rng.normal(12, 6, count), 0, 30)
+            return task.scaled(truth + rng.normal(0, 5, count))[:, None], task.scaled(truth)
+        truth = rng.integers(0, task.outputs, count)
+        outputs = rng.normal(0, 1, (count, task.outputs))
+        outputs[np.arange(count), truth] += 1.5
+        return outputs, truth
+
+    pool = questions.rows(*answers(400_000))
+    exact = questions.metrics(pool.mean(0) / questions.weights, 0 * questions.weights, 0.0)
+    held = dict.fromkeys(exact, 0)
+    for _ in range(repeats):
+        sums = [pool[rng.integers(0, len(pool), n)].sum(0) for n in records]
+        noisy = np.array(sums) + noise[:, None] * rng.normal(size=(2, pool.shape[1]))
+        for name, one in combined(questions, noisy, records, noise)[1].items():
+            held[name] += one.low <= exact[name].value <= one.high
+    for name, count in held.items():
+        assert 0.915 <= count / repeats <= 0.985, name
+
+
+CONFIG = """
+[population]
+count = 2
+epsilon = 4.0
+[data]
+name = "digits"
+[evaluation]
+share = {share}
+"""
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0, "above 0 and below 1"), (1, "above 0 and below 1"), (0.96, "leaves nothing to train")],
+)
+def test_a_share_that_is_none_or_leaves_nothing_is_refused(share, words):
+    with pytest.raises(InputError, match=words):
+        loads_config(CONFIG.format(share=share))
+    with pytest.raises(InputError, match=words):
+        planned(visits(), evaluation=share)
+
+
+def test_public_test_records_cost_nothing():
+    with_share = configured_plan(loads_config(CONFIG.format(share=0.05)))
+    without = configured_plan(loads_config(CONFIG.split("[evaluation]")[0]))
+    assert with_share == without
+    assert make_job(planned(visits()), "logistic", visits(public=True), device="cpu",
+                    partition=column_partition(visits().clients)).evaluation is None  # fmt: skip
+
+
+def test_what_no_evaluation_can_be_paid_for_is_refused_before_anything_is_spent(tmp_path):
+    data, out = visits(), tmp_path / "run"
+    for changed, words in (
+        (replace(data, test_clients=None), "does not say whose its test records are"),
+        (replace(data, test_clients=np.full(len(data.test_labels), "west")), "has a test record"),
+    ):
+        with pytest.raises(InputError, match=words):
+            trained(changed, planned(data), out=out)
+    persons = visits(person="who")
+    with pytest.raises(InputError, match="of which persons its test records are"):
+        trained(replace(persons, test_persons=None), planned(persons, unit="person"), out=out)
+    with pytest.raises(InputError, match="buys nothing but noise"):
+        trained(data, planned(data, budgets=(1e-6, 1.0)), out=out)
+    with pytest.raises(InputError, match="of a task of multi-label"):
+        questions_of(Task(kind="multi-label", outputs=3))
+    with pytest.raises(InputError, match="has no bounds"):
+        questions_of(Task(kind="counts", outputs=1))
+    with pytest.raises(InputError, match="no \\[data\\]"):
+        configured_plan(loads_config(
+            "[population]\ncount = 2\nepsilon = 4.0\ntotal_size = 90\n[evaluation]\nshare = 0.1\n"
+        ))  # fmt: skip
+    assert not out.exists()
+
+
+def test_a_federation_refuses_a_plan_that_keeps_a_share():
+    with pytest.raises(ValueError, match="which guards cannot make yet"):
+        Federation(
+            run="one", plan=planned(visits()), clients=None,
+            model={"name": "logistic", "input_shape": [1], "classes": 2},
+        )  # fmt: skip
+
+
+def test_arrays_say_whose_their_test_records_are():
+    data = dataset_from_arrays(
+        "own", train_inputs=np.eye(4), train_labels=[0, 1, 0, 1], test_inputs=np.eye(4),
+        test_labels=[0, 1, 0, 1], classes=2, clients=list("aabb"), test_clients=list("abbb"),
+        persons=list("wwyy"), test_persons=list("uvvx"),
+    )  # fmt: skip
+    assert data.test_persons.means(np.arange(4.0)[:, None]).tolist() == [[0.0], [1.5], [3.0]]
+    plan = make_plan(
+        Population.from_arrays(ids=["a", "b"], sizes=[1, 1], epsilon=4.0, delta=1e-5),
+        Training(rounds=1, cohort_size=1, batch_size=1), evaluation=0.5, seed=0,
+        accountant=Contract(unit="person"),
+    )  # fmt: skip
+    assert EvaluationTerms.of(plan, data).records.tolist() == [1, 2]
