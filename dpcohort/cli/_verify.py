@@ -21,7 +21,15 @@ from typer import Argument, Option
 from dpcohort._validate import choice, number
 from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.atomic_file import write_text
-from dpcohort.cli._terminal import JsonOption, LetterOption, console, new_table, print_json, say
+from dpcohort.cli._terminal import (
+    DraftOption,
+    JsonOption,
+    LetterOption,
+    console,
+    new_table,
+    print_json,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 
@@ -116,6 +124,7 @@ def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
     letter: LetterOption = None,
+    draft: DraftOption = False,
     registry: Annotated[
         Path | None,
         Option(
@@ -134,7 +143,7 @@ def receipt(
 
     verified = verify_run(run, method="pld")
     if letter is not None:
-        _write_letter(letter, loaded, found, verified, shown=run)
+        _write_letter(letter, loaded, found, verified, shown=run, draft=draft)
     if registry is not None:
         _write_registry(registry, loaded, found, verified)
         if str(registry) == "-":
@@ -192,11 +201,17 @@ def sign(
 
 
 def _write_letter(
-    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
+    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path, draft: bool
 ) -> None:
     from dpcohort.accounting import attack_risk
     from dpcohort.report.html._letter import another_client, write_letter
 
+    if receipt.unprotected and not draft:
+        raise InputError.because(
+            f"{shown} is {receipt.unprotected}, and a letter is for those who rely on a promise: "
+            "nothing was written. Train privately, or write a draft that says so on every page: "
+            "--draft."
+        )
     k = run.plan.population.index_of(receipt.client)
     made = int(run.reports[k])
     draws = int(run.ledger.draws[k])
@@ -222,6 +237,7 @@ def _write_letter(
         beside=another_client(run, k) if receipt.protects.name == "person" else None,
         judged="" if run.check is None else run.check.sentence,
         verification=verified,
+        draft=draft,
     )
 
 

@@ -103,6 +103,7 @@ def write_letter(
     beside: Beside | None = None,
     judged: str = "",
     verification: Verification | None = None,
+    draft: bool = False,
 ) -> None:
     """Write the statement for the client of a receipt, whole or not at all.
 
@@ -119,6 +120,7 @@ def write_letter(
         beside: another client with which a person may be, where a person is the unit.
         judged: what is told of the model on test records.
         verification: of the run's folder; None for the receipt of a ledger.
+        draft: every page says that it is one, as it does of what is not private.
 
     Raises:
         InputError: it cannot be written there, or jinja2 is missing.
@@ -167,7 +169,10 @@ def write_letter(
         up=_rounded_up,
         delta=_plainly(receipt.delta),
         relation=_NEIGHBOURS.get(receipt.neighbours, receipt.neighbours),
-        not_private=receipt.stamp.startswith("NOT PRIVATE"),
+        not_private=receipt.unprotected,
+        watermark=" · ".join(
+            words for words in ("DRAFT" * draft, receipt.unprotected.upper()) if words
+        ),
         weights=training.start,
         all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],
