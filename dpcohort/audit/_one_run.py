@@ -132,13 +132,11 @@ def is_possible(risk: AttackRisk, level: float, canaries: int, guesses: int, rig
         >>> is_possible(perfect, 0.01, 100, 20, 12), is_possible(perfect, 0.01, 100, 20, 20)
         (True, False)
     """
+    # Right and wrong are 1 at most together, where lines of ε below 0 are never the lowest.
     growth, delta = np.exp(np.array(risk.epsilons)), np.array(risk.deltas)
-    # A line δ + e^ε y, and the same of the complements: 1 - e^-ε (1 - δ - y).
-    slopes = np.concatenate([growth, 1 / growth])
-    starts = np.concatenate([delta, 1 - (1 - delta) / growth])
     held_right, held_wrong = level * right / canaries, level * (guesses - right) / canaries
     for j in range(right - 1, -1, -1):
-        more = float(((held_right - starts) / slopes).max()) - held_wrong
+        more = float(((held_right - delta) / growth).max()) - held_wrong
         if more > 0:
             held_wrong += more
             held_right += more * j / (guesses - j)
