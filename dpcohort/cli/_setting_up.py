@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -23,7 +24,9 @@ from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
+    SimulateOption,
     console,
+    data_changes,
     new_table,
     print_json,
     program,
@@ -125,14 +128,21 @@ def _with_suggestions(example: str) -> str:
 
 def _suggestions(config: Config) -> list[str]:
     """Changes of a configuration to what the sizes and budgets of its clients suggest."""
-    from dpcohort.runs import configured_population, configured_training
+    from dpcohort.runs import configured_data, configured_population, configured_training
     from dpcohort.tuning import changes_for, suggested_settings
 
     population = configured_population(config)
     dimension = configured_training(config).dimension
     kind = config.task.kind or "classification"
-    settings = suggested_settings(population, dimension=dimension, task=kind)
     counted = config.with_overrides([f"training.dimension={dimension}"])
+    bounded = "data" in config.values and config.model.name == "logistic"
+    settings = suggested_settings(
+        population,
+        dimension=dimension,
+        task=kind,
+        row_bound=configured_data(config).row_bound if bounded else math.inf,
+        config=counted,
+    )
     changes = changes_for(settings, counted, population)
     return [change for change in changes if change.partition(".")[0] in config.values]
 
@@ -219,7 +229,7 @@ def _for_table(
             categories={name: proposed(name) for name in features if kinds[name] == "text"},
             target_bounds=ends(label[0]) if kind == "regression" else [],
             left_out=[name for name, found in kinds.items() if found == "free text"],
-            test_public=public,
+            public=public,
             cohort_size=min(10, len(names)),
         )
 
@@ -517,11 +527,7 @@ def bounds(
     share: Annotated[
         float, Option(help="Of the epsilon that each client has left that is spent.")
     ] = 0.1,
-    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
-    private_entropy: Annotated[
-        bool,
-        Option("--private-entropy", help="Noise from the operating system's entropy."),
-    ] = False,
+    simulate: SimulateOption = None,
     after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
@@ -531,6 +537,7 @@ def bounds(
     from dpcohort.accounting._charges import in_order, write_charge
     from dpcohort.config import load_config
     from dpcohort.data import read_table
+    from dpcohort.data._dataset import simulation_seed
     from dpcohort.data._private_bounds import estimate_bounds
     from dpcohort.data._tables import client_names, held_for_test, person_names
     from dpcohort.runs import data_section
@@ -538,7 +545,7 @@ def bounds(
     from dpcohort.runs._config_data import person_terms
     from dpcohort.runs._continuation import charge_run
 
-    read = load_config(config).with_overrides(changes or [])
+    read = load_config(config).with_overrides(data_changes(changes, None, simulate))
     section = data_section(read)
     if not is_table(section.name) or section.client is None:
         raise InputError.because(
@@ -577,7 +584,8 @@ def bounds(
 
     known = configured_charges(read)
     words = unnamed_charge(read, population.ids, known, out.parent)
-    say_unnamed_charge(words, private=private_entropy)
+    seed = simulation_seed(read.run.simulate, public=bool(section.public), seed=read.run.seed)
+    say_unnamed_charge(words, private=seed is None)
     charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows.tolist()] for name in asked},
         owners[rows].tolist(),
@@ -585,7 +593,7 @@ def bounds(
         asked,
         share=share,
         contract=read.contract,
-        seed=None if private_entropy else seed,
+        seed=seed,
         known=known,
         before_spending=begin,
     )

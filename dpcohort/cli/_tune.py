@@ -16,6 +16,7 @@ from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
+    SimulateOption,
     console,
     data_changes,
     new_table,
@@ -65,14 +66,7 @@ def tune(
     trials: Annotated[
         float | None, Option(help="Of source charged: trials on average, 10.")
     ] = None,
-    private_entropy: Annotated[
-        bool,
-        Option(
-            "--private-entropy",
-            help="Of source charged: batches, noise and the number of trials from the operating "
-            "system's entropy.",
-        ),
-    ] = False,
+    simulate: SimulateOption = None,
     seeds: Annotated[int, Option(min=1, help="Repetitions on each generated problem.")] = 2,
     rounds: Annotated[int, Option(min=1, help="The most rounds to try.")] = 200,
     quick: Annotated[
@@ -95,10 +89,10 @@ def tune(
     choice("--source", origin, ["none", "public", "charged"])
     if str(out) != "-" and out.exists() and not force:
         raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
-    spends = share is not None or trials is not None or private_entropy or after is not None
+    spends = share is not None or trials is not None or simulate is not None or after is not None
     if origin != "charged" and spends:
         raise InputError.because(
-            "--share, --trials, --after and --private-entropy go with --source charged, which "
+            "--share, --trials, --after and --simulate go with --source charged, which "
             "alone spends."
         )
     if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
@@ -106,7 +100,7 @@ def tune(
             "--public goes with --source public; with --source charged, --public test says that "
             "trials may be scored on the test records for nothing."
         )
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    config = load_config(source).with_overrides(data_changes(changes, data_dir, simulate))
     if origin == "charged" and str(out) == "-":
         raise InputError.because("charged tuning is paid for: --out names the config that says so.")
     paid: list[str] = []
@@ -118,8 +112,7 @@ def tune(
         )
 
         ids, known = promised_population(config).ids, configured_charges(config)
-        words = unnamed_charge(config, ids, known, out.parent)
-        say_unnamed_charge(words, private=private_entropy)
+        unnamed = unnamed_charge(config, ids, known, out.parent)
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         most = 50 if quick else rounds
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
@@ -130,6 +123,7 @@ def tune(
             from dpcohort.tuning import tune_charged
 
             def begin(charge: Charge) -> None:
+                say_unnamed_charge(unnamed, private=charge.private)
                 # Counted before it is spent: whatever stops this, the file says what is left.
                 if after is not None:
                     charge_run(after, charge)
@@ -144,7 +138,6 @@ def tune(
                     share=0.5 if share is None else share,
                     trials=10.0 if trials is None else trials,
                     public_test=public == "test",
-                    private_entropy=private_entropy,
                     before_spending=begin,
                     **shared,
                 )
@@ -204,15 +197,15 @@ def _print_tuned(found: Tuned) -> None:
             old = sum(found.before[i] for i in places) / len(places)
             new = sum(chosen[i] for i in places) / len(places)
             say(
-                f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
+                f"  {name}: loss saved {100 * old:.1f} % with the settings as they were, "
                 f"{100 * new:.1f} % now"
             )
-        _explain_score(found.scored_by)
+        say(_LOSS_SAVED)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.charge is not None:
         if not found.charge.private:
-            say(f"{SIMULATED} Use --private-entropy on real clients.")
+            say(SIMULATED)
         most = max((epsilon for epsilon, _ in found.charge.spent.values()), default=0.0)
         say(
             f"Every client paid for it, epsilon {most:.4g} at most. The file names the charge "
@@ -220,9 +213,7 @@ def _print_tuned(found: Tuned) -> None:
         )
 
 
-def _explain_score(scored_by: str) -> None:
-    if scored_by == "loss saved":
-        say("Loss saved: the share of the best constant's loss that a model does not have.")
+_LOSS_SAVED = "Loss saved: the share of the best constant's loss that a model does not have."
 
 
 _SHOWN = 10
@@ -299,8 +290,8 @@ def worth(
         return
     _print_curve(found)
     _print_gains(found, weighted=config.contract.is_distributed)
-    _explain_score(found.scored_by)
-    say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
+    say(_LOSS_SAVED)
+    say(f"It is predicted from {found.source}.")
     if needed is not None and target is not None:
         for name, factor in needed.items():
             more = (
@@ -337,7 +328,7 @@ def _print_gains(found: Worth, *, weighted: bool) -> None:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
     heard = "weight" if weighted else "drawn"
-    table = new_table("client", numbers=["epsilon", heard, "noise", f"predicted {found.scored_by}"])
+    table = new_table("client", numbers=["epsilon", heard, "noise", "predicted loss saved"])
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

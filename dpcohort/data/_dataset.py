@@ -8,6 +8,7 @@ them that no budget pays for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,21 @@ def without_label(labels: NDArray[Any]) -> BoolArray:
     missing = np.isnan(labels) if labels.dtype.kind == "f" else labels == NO_CLASS
     rows: BoolArray = missing.reshape(len(labels), -1).any(axis=1)
     return rows
+
+
+def simulation_seed(simulate: int | None, *, public: bool, seed: int) -> int | None:
+    """Seed of batches and noise; None takes them from the operating system's entropy.
+
+    Args:
+        simulate: the seed of a simulation that was asked for; None if none was.
+        public: whether all records are public, which are simulated with unasked.
+        seed: of the run, public.
+
+    Example:
+        >>> simulation_seed(None, public=False, seed=3), simulation_seed(7, public=False, seed=3)
+        (None, 7)
+    """
+    return seed if simulate is None and public else simulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +144,10 @@ class Dataset:
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
+        row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
         test_persons: the same of test rows.
+        public: whether the records are public, so that a training on them is a simulation unless
+            another is asked for; of any others it is private.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -152,7 +171,9 @@ class Dataset:
     unusable: str = ""
     counted_classes: bool = False
     persons: Persons | None = None
+    row_bound: float = math.inf
     test_persons: Persons | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -298,6 +319,7 @@ def dataset_from_arrays(
     persons: ArrayLike | None = None,
     test_persons: ArrayLike | None = None,
     person_terms: PersonTerms | None = None,
+    public: bool = False,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -319,6 +341,7 @@ def dataset_from_arrays(
         persons: whose each training row is, where the person is the unit of privacy.
         test_persons: whose each test row is; nobody may be on both sides.
         person_terms: how the rows of a person are used.
+        public: whether all records are public; see `Dataset`.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -374,6 +397,7 @@ def dataset_from_arrays(
         test_clients=test_owners,
         persons=grouped,
         test_persons=test_grouped,
+        public=public,
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]

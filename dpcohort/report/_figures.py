@@ -196,7 +196,7 @@ def worth_figure(found: Worth) -> Figure:
                 for p in found.curve(name)
             ]
             _draw_band(axis, name, position, list(found.factors), shown, marker=".")
-        words = f"predicted {found.scored_by} (%)"
+        words = "predicted loss saved (%)"
         axis.set(xlabel="factor on every epsilon", ylabel=words, ylim=(0, 100))
         axis.legend(loc="upper left")
     return figure
