@@ -111,7 +111,7 @@ FRAME = (
     Topic(
         "persons",
         "One person with 40 rows counts as one record.",
-        "The attacks on sensitivity, membership, sampling and ε with rows that add up to a record's "
+        "The attacks on sensitivity, membership, sampling and ε by rows that add up to a record's "
         "gradient; an engine that clips rows moves a sum by 40 C.",
         "Opacus clips rows [1]; jax-privacy can draw and clip by user [6].",
     ),
@@ -150,8 +150,8 @@ FRAME = (
     Topic(
         "lower-bound",
         "No attack finds more ε than was certified.",
-        "One-run audit with many canaries against the certified trade-off curve (Mahloujifar, Melis "
-        "and Chaudhuri, 2025), end to end.",
+        "One-run audit with many canaries against the certified trade-off curve (Mahloujifar, "
+        "Melis and Chaudhuri, 2025), end to end.",
         "jax-privacy bounds ε from attack scores that its user brings, for Gaussian curves [6].",
     ),
     Topic(

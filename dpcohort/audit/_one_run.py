@@ -125,7 +125,7 @@ def trade_off(noise_multiplier: float, **steps: Any) -> AttackRisk:
 
 
 def is_possible(risk: AttackRisk, level: float, canaries: int, guesses: int, right: int) -> bool:
-    """Whether so many right guesses, or more, may have a probability of this level.
+    """Whether this number of right guesses, or more, may have a probability of this level.
 
     Example:
         >>> perfect = AttackRisk(delta=0.0, epsilons=(0.0,), deltas=(0.0,))
@@ -146,7 +146,7 @@ def is_possible(risk: AttackRisk, level: float, canaries: int, guesses: int, rig
 
 
 def one_run_p_value(risk: AttackRisk, canaries: int, guesses: int, right: int) -> float:
-    """The largest probability that so many right guesses, or more, may have.
+    """p-value: the largest probability of this number of right guesses, or more.
 
     Args:
         risk: the claimed trade-off curve.
