@@ -253,7 +253,8 @@ def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verificati
 
 #: Of each test; all of them on all trainings stay below 1e-5 together.
 _FALSE_ALARMS = 1e-7
-_PERSON_ROWS = 40
+#: Rows of a person whom an audit makes up; of one whom models meet one by one.
+_PERSON_ROWS, _FEW_ROWS = 40, 3
 _PRIVATE = "claims to be private"
 _SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
 _LIMIT = (
@@ -339,7 +340,7 @@ def audit(
     if adversarial:
         if step is not None:
             raise InputError.because("--adversarial is for dpcohort's own trainings: no --step.")
-        _audit_adversarial(device, only, rows=min(rows, 3), full=full, as_json=as_json)
+        _audit_adversarial(device, only, rows=min(rows, _FEW_ROWS), full=full, as_json=as_json)
         return
     from dpcohort.audit import Claim, step_by_name
     from dpcohort.audit._suite import FULL_NORMALS
