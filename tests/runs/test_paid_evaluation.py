@@ -237,6 +237,13 @@ def test_a_training_that_is_stopped_keeps_its_share_unspent(tmp_path):
     assert on.population.epsilon.tolist() == [19.0, 28.5]
 
 
+def test_a_plan_that_spends_what_it_keeps_is_refused():
+    plan = planned(visits())
+    whole = replace(plan.population, epsilon=np.array(BUDGETS))
+    with pytest.raises(BudgetExceededError, match="what the plan may spend come to 21"):
+        replace(plan, population=whole)
+
+
 def test_what_was_kept_and_spent_on_something_else_pays_for_nothing():
     plan = planned(visits())
     terms = EvaluationTerms.of(plan, visits())

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a share of each budget buys on test records that are not public, and what it costs.
+
+``python benchmarks/paid_evaluation.py coverage [--repeats 1000] [--json FILE]``: how often the 95 %
+intervals hold the truth, over fresh test records and noise, and how wide they are.
+
+``python benchmarks/paid_evaluation.py table CONFIG [--seeds 5] [--share 0.05] [--json FILE]``: a
+config with private test records that one may look at, trained with and without the share, as
+simulations: the error of the evaluation against the test records themselves, and the score that
+the share costs the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.accounting import gaussian_mu
+from dpcohort.runs._noised_metrics import combined, questions_of, sharpness
+from dpcohort.tasks import Task
+
+Made = tuple[NDArray[Any], NDArray[Any]]
+
+_STAY = Task(kind="regression", outputs=1, bounds=(0.0, 30.0))
+_POOL = 300_000
+
+
+def balanced(rng: np.random.Generator, count: int) -> Made:
+    """Two classes, of which the model knows a good deal."""
+    return _two(rng, count, share=0.5, apart=1.8)
+
+
+def rare(rng: np.random.Generator, count: int) -> Made:
+    """A class of one in nine, as readmissions are, that the model hardly tells."""
+    return _two(rng, count, share=0.11, apart=0.7)
+
+
+def _two(rng: np.random.Generator, count: int, *, share: float, apart: float) -> Made:
+    truth = (rng.random(count) < share).astype(np.int64)
+    score = apart * (rng.normal(size=count) + apart * (truth - 0.5))
+    score += np.log(share / (1 - share))
+    return np.stack([-score / 2, score / 2], axis=1), truth
+
+
+def ten(rng: np.random.Generator, count: int) -> Made:
+    """Ten classes."""
+    truth = rng.integers(0, 10, count)
+    outputs = rng.normal(size=(count, 10))
+    outputs[np.arange(count), truth] += 2.0
+    return outputs, truth
+
+
+def stays(rng: np.random.Generator, count: int) -> Made:
+    """Days of a stay between 0 and 30."""
+    days = np.clip(rng.gamma(2.0, 4.0, count), 0, 30)
+    said = days + rng.normal(0, 4, count)
+    return _STAY.scaled(said)[:, None], _STAY.scaled(days)
+
+
+Cases = dict[str, tuple[Task, Callable[[np.random.Generator, int], Made]]]
+CASES: Cases = {
+    "two classes": (Task(), balanced),
+    "a rare class": (Task(), rare),
+    "ten classes": (Task(outputs=10), ten),
+    "a number": (_STAY, stays),
+}
+#: Test records of each client, and its epsilon; delta is 1e-5 and the share a twentieth.
+CLIENTS = {
+    "one, ε 1": ([20_000], [1.0]),
+    "ten, ε 0.5 to 4": ([2000] * 10, np.geomspace(0.5, 4, 10).tolist()),
+    "ten, ε 8": ([500] * 10, [8.0] * 10),
+}
+
+
+def coverage(repeats: int, seed: int) -> list[dict[str, Any]]:
+    """Of each metric, how often its interval holds the truth and how wide it is."""
+    found = []
+    for case, (task, made) in CASES.items():
+        rng, questions = np.random.default_rng(seed), questions_of(task)
+        pool = questions.rows(*made(rng, _POOL))
+        true = questions.metrics(pool.mean(0) / questions.weights, 0.0 * questions.weights, 0.0)
+        for whose, (sizes, epsilon) in CLIENTS.items():
+            records = np.array(sizes)
+            noise = 1.0 / gaussian_mu(
+                epsilon=0.05 * np.array(epsilon), delta=np.full(len(records), 5e-7)
+            )
+            rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in true}
+            for _ in range(repeats):
+                sums = np.stack([pool[rng.integers(0, _POOL, n)].sum(0) for n in sizes])
+                sums += noise[:, None] * rng.normal(size=sums.shape)
+                for name, one in combined(questions, sums, records, noise)[1].items():
+                    if one.value is not None:
+                        rows[name].append((one.value, one.low or 0.0, one.high or 0.0))
+            for name, several in rows.items():
+                value, low, high = np.array(several or [(np.nan,) * 3]).T
+                truth = float(true[name].value or 0.0)
+                found.append(
+                    {
+                        "case": case,
+                        "clients": whose,
+                        "metric": name,
+                        "truth": truth,
+                        "told": len(several) / repeats,
+                        "coverage": float(((low <= truth) & (truth <= high)).mean()),
+                        "half_width": float((high - low).mean() / 2),
+                        "error": float(np.abs(value - truth).mean()),
+                        "said_before": sharpness(questions, records, noise)
+                        if name == questions.headline
+                        else None,
+                    }
+                )
+    return found
+
+
+def table(path: Path, seeds: int, share: float) -> list[dict[str, Any]]:
+    """Training with and without the share, and the evaluation beside the test records."""
+    from dpcohort.config import load_config
+    from dpcohort.runs import configured_data, configured_job, train_side_by_side
+
+    found: list[dict[str, Any]] = []
+    config = load_config(path)
+    data = configured_data(config)
+    for kept in (None, share):
+        changes = ["evaluation="] if kept is None else [f"evaluation.share={kept}"]
+        here = config.with_overrides(changes)
+        jobs = [configured_job(here, data=data, shift=shift) for shift in range(seeds)]
+        for job, run in zip(jobs, train_side_by_side(jobs), strict=True):
+            paid = (run.evaluation or {}).get("in_all", {})
+            found.append(
+                {
+                    "seed": run.seed,
+                    "share": kept,
+                    "exact": {name: run.judged["metrics"].get(name) for name in _COMPARED},
+                    "paid": {name: paid[name] for name in _COMPARED if name in paid},
+                    "said_before": job.evaluation.buys if job.evaluation is not None else "",
+                }
+            )
+    return found
+
+
+_COMPARED = ("accuracy", "balanced_accuracy", "auc", "log_loss", "rmse", "mae", "r2")
+
+
+def _show_table(found: list[dict[str, Any]]) -> None:
+    print(next(one["said_before"] for one in found if one["share"]))
+    print("| metric | without | with the share | cost | error of it | half interval | held |")
+    print("|---|---|---|---|---|---|---|")
+    for name in _COMPARED:
+        plain = np.array([one["exact"][name] for one in found if not one["share"]], np.float64)
+        kept = [
+            one
+            for one in found
+            if one["share"] and one["paid"].get(name, {}).get("value") is not None
+        ]
+        if np.isnan(plain).any() or not kept:
+            continue
+        scale = 1.0 if name in ("rmse", "mae", "log_loss") else 100.0
+        exact = np.array([one["exact"][name] for one in found if one["share"]])
+        told = np.array([one["exact"][name] for one in kept])
+        value, low, high = (
+            np.array([one["paid"][name][key] for one in kept]) for key in ("value", "low", "high")
+        )
+        numbers = (
+            plain.mean(),
+            exact.mean(),
+            plain.mean() - exact.mean(),
+            np.abs(value - told).mean(),
+            (high - low).mean() / 2,
+        )
+        cells = " | ".join(f"{scale * one:.3g}" for one in numbers)
+        print(
+            f"| {name} | {cells} | {int(((low <= told) & (told <= high)).sum())} of {len(kept)} |"
+        )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["coverage", "table"])
+    parser.add_argument("config", nargs="?", type=Path)
+    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--share", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.what == "table":
+        if given.config is None:
+            parser.error("table needs a CONFIG")
+        found = table(given.config, given.seeds, given.share)
+        _show_table(found)
+    else:
+        found = coverage(given.repeats, given.seed)
+        print("| case | clients | metric | truth | interval holds it | half of it | mean error |")
+        print("|---|---|---|---|---|---|---|")
+        for one in found:
+            numbers = [one["truth"], one["coverage"], one["half_width"], one["error"]]
+            cells = " | ".join(f"{number:.3f}" for number in numbers)
+            print(f"| {one['case']} | {one['clients']} | {one['metric']} | {cells} |")
+    if given.json is not None:
+        given.json.write_text(json.dumps({"what": given.what, "rows": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
