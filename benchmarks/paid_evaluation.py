@@ -4,6 +4,10 @@
 ``python benchmarks/paid_evaluation.py coverage [--repeats 1000] [--json FILE]``: how often the 95 %
 intervals hold the truth, over fresh test records and noise, and how wide they are.
 
+``python benchmarks/paid_evaluation.py diabetes ZIP FOLDER``: the table of encounters of UCI
+"Diabetes 130-US Hospitals" (doi 10.24432/C5230J) as a config, clients and CSV: clients by medical
+specialty, epsilon from U(0.05, 1).
+
 ``python benchmarks/paid_evaluation.py table CONFIG [--seeds 5] [--share 0.05] [--json FILE]``: a
 config with private test records that one may look at, trained with and without the share, as
 simulations: the error of the evaluation against the test records themselves, and the score that
@@ -13,7 +17,11 @@ the share costs the model.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
+import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +32,7 @@ from numpy.typing import NDArray
 from dpcohort.accounting import gaussian_mu
 from dpcohort.runs._noised_metrics import combined, questions_of, sharpness
 from dpcohort.tasks import Task
+from dpcohort.text_files import toml_text
 
 Made = tuple[NDArray[Any], NDArray[Any]]
 
@@ -147,6 +156,57 @@ def table(path: Path, seeds: int, share: float) -> list[dict[str, Any]]:
 _COMPARED = ("accuracy", "balanced_accuracy", "auc", "log_loss", "rmse", "mae", "r2")
 
 
+#: Columns of numbers in the table of encounters, with bounds that are known without it.
+_NUMBERS = {
+    "time_in_hospital": (1, 14),
+    "num_lab_procedures": (0, 120),
+    "num_procedures": (0, 6),
+    "num_medications": (0, 80),
+    "number_outpatient": (0, 5),
+    "number_emergency": (0, 5),
+    "number_inpatient": (0, 5),
+    "number_diagnoses": (1, 16),
+    "decade": (0, 9),
+}
+_FEWEST = 100
+
+
+def diabetes(archive: Path, folder: Path) -> None:
+    """Write the encounters, their clients and a config."""
+    with zipfile.ZipFile(archive) as packed:
+        (name,) = [one for one in packed.namelist() if one.endswith("diabetic_data.csv")]
+        lines = io.TextIOWrapper(packed.open(name), encoding="utf-8")
+        rows = list(csv.DictReader(lines))
+    for row in rows:
+        row["decade"] = row["age"][1:].split("0-")[0] or "0"
+        row["medical_specialty"] = row["medical_specialty"].replace("?", "unknown")
+        row["again"] = "no" if row["readmitted"] == "NO" else "yes"
+    sizes = Counter(row["medical_specialty"] for row in rows)
+    wards = sorted(ward for ward, size in sizes.items() if size >= _FEWEST)
+    columns = [*_NUMBERS, "medical_specialty", "patient_nbr", "again"]
+    with (folder / "diabetes.csv").open("w", newline="") as file:
+        out = csv.DictWriter(file, columns, extrasaction="ignore")
+        out.writeheader()
+        out.writerows(row for row in rows if row["medical_specialty"] in wards)
+    epsilon = np.random.default_rng(1).uniform(0.05, 1.0, len(wards))
+    lines = [f"{ward},{one:.3f},1e-6" for ward, one in zip(wards, epsilon, strict=True)]
+    (folder / "clients.csv").write_text("\n".join(["id,epsilon,delta", *lines]) + "\n")
+    config = {
+        "population": {"clients": "clients.csv"},
+        "training": {"rounds": 60, "cohort_size": 10, "sampling_rate": 1.0, "clip": 0.5},
+        "data": {
+            "name": "diabetes.csv",
+            "label": "again",
+            "labels": ["no", "yes"],
+            "client": "medical_specialty",
+            "features": list(_NUMBERS),
+            "bounds": {name: list(ends) for name, ends in _NUMBERS.items()},
+        },
+        "optimiser": {"learning_rate": 1.0, "average_decay": 0.8},
+    }
+    (folder / "diabetes.toml").write_text(toml_text(config))
+
+
 def _show_table(found: list[dict[str, Any]]) -> None:
     print(next(one["said_before"] for one in found if one["share"]))
     print("| metric | without | with the share | cost | error of it | half interval | held |")
@@ -182,18 +242,21 @@ def _show_table(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["coverage", "table"])
-    parser.add_argument("config", nargs="?", type=Path)
+    parser.add_argument("what", choices=["coverage", "diabetes", "table"])
+    parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--share", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if len(given.paths) != {"coverage": 0, "diabetes": 2, "table": 1}[given.what]:
+        parser.error("diabetes takes ZIP and FOLDER, table takes CONFIG")
+    if given.what == "diabetes":
+        diabetes(*given.paths)
+        return
     if given.what == "table":
-        if given.config is None:
-            parser.error("table needs a CONFIG")
-        found = table(given.config, given.seeds, given.share)
+        found = table(*given.paths, given.seeds, given.share)
         _show_table(found)
     else:
         found = coverage(given.repeats, given.seed)
