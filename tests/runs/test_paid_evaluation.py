@@ -14,6 +14,7 @@ import torch
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.accounting import Contract, gaussian_delta
 from dpcohort.accounting._charges import read_charge, write_charge
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import loads_config
 from dpcohort.data import column_partition, dataset_from_arrays, dataset_from_table
 from dpcohort.deploy.flower._federation import Federation
@@ -235,6 +236,30 @@ def test_a_training_that_is_stopped_keeps_its_share_unspent(tmp_path):
     on = replan(tmp_path / "run", people, seed=1)
     assert on.past.paid.kept_of("north") == (SHARE * 20.0, SHARE * 1e-5)
     assert on.population.epsilon.tolist() == [19.0, 28.5]
+
+
+@pytest.mark.parametrize("kind", ["distributed", "adaptive", "continued"])
+def test_plans_of_all_kinds_keep_a_share_and_spend_it(kind, tmp_path):
+    data, out, options = visits(), tmp_path / "run", {}
+    plan = planned(data, trust="distributed") if kind == "distributed" else planned(data)
+    people = replace(plan.population, epsilon=np.array(BUDGETS), delta=np.array([1e-5] * 2))
+    if kind == "adaptive":
+        plan = make_adaptive_plan(
+            people, plan.training, rule="power-of-choice", seed=0, evaluation=SHARE
+        )
+    if kind == "continued":
+        trained(data, plan, out=tmp_path / "first")
+        larger = replace(people, epsilon=2 * people.epsilon, delta=2 * people.delta)
+        plan, options = replan(tmp_path / "first", larger, rounds=1), {"after": tmp_path / "first"}
+    run = trained(data, plan, out=out, **options)
+    assert run.evaluation["in_all"]["accuracy"]["value"] is not None
+    for receipt in run.receipts():
+        assert receipt.holds
+        assert len(receipt.paid) == 1 + (kind == "continued")
+        if kind == "distributed":
+            own = receipt.charged["paid"][0]["epsilon"]
+            assert receipt.total_alone_epsilon >= receipt.trust["alone_epsilon"] + own
+    assert verify_run(out, require="private").findings == ()
 
 
 def test_a_plan_that_spends_what_it_keeps_is_refused():
