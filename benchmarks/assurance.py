@@ -171,6 +171,13 @@ FRAME = (
         "",
     ),
     Topic(
+        "hostile-files",
+        "No file of others runs code of theirs, whatever command it is given to.",
+        "Every command with hostile plans, configs, run folders, terms, tables, arrays and model "
+        "files at every place that takes one.",
+        "",
+    ),
+    Topic(
         "charges",
         "Receipts are never below what was paid, beside the rounds and in them, in any order.",
         "Random orders of estimate, tuning, training, continuation and evaluation, some on configs "

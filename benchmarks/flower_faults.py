@@ -367,17 +367,17 @@ def run_compare(seeds: int) -> dict[str, Any]:
     settings, _ = demo_settings()
     plan = settings["plan"]
     rate = float(settings["optimiser"]["learning_rate"])
-    partition = demo_partition(plan, load_dataset("digits"))
+    digits = load_dataset("digits")
+    partition = demo_partition(plan, digits)
     local = [
         train(
             plan,
             "logistic",
-            "digits",
+            replace(digits, public=False),
             partition=partition,
             seed=seed,
             device="cpu",
             optimiser=Optimiser(local_step=rate),
-            private_entropy=True,
         ).test_accuracy
         for seed in range(seeds)
     ]

@@ -11,8 +11,8 @@ number can be is known before anyone looks at a record. Taken from the records t
 that no budget pays for, and are refused, except in simulations that say ``"from-data"``.
 
 With ``"from-data"`` both pass every check of scikit-learn's ``check_estimator``. What differs from
-other estimators: without classes and bounds ``fit`` refuses, for the reason above; a fit without
-``private=True`` is a simulation; and there are no sample weights, as clipping bounds every record
+other estimators: without classes and bounds ``fit`` refuses, for the reason above; only simulations
+(``simulate=SEED``) are alike; and there are no sample weights, as clipping bounds every record
 alike. Trust is local: to pool the noise of a cohort use ``make_plan`` and ``train``.
 """
 
@@ -72,7 +72,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     average_decay: float | None = 0.8
     selection: str = "privacy-aware"
     rows_per_person: int = 5
-    private: bool = False
+    simulate: int | None = None
     device: str = "cpu"
     out: str | Path | None = None
     random_state: int = 0
@@ -106,7 +106,8 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         # What is wrong with one private record is not told; it contributes nothing.
         stated = np.asarray(y)
         lost = np.zeros(stated.shape, np.bool_)
-        if self.private and stated.dtype.kind == "f":
+        private = self.simulate is None
+        if private and stated.dtype.kind == "f":
             lost = ~np.isfinite(stated)
             y = np.where(lost, 0.0, stated)
         inputs, targets = validate_data(
@@ -116,7 +117,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             dtype=np.float64,
             y_numeric=numeric,
             ensure_min_samples=2,
-            ensure_all_finite=not self.private,
+            ensure_all_finite=not private,
         )
         task, labels = self._read(targets)
         if lost.any():
@@ -183,7 +184,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             out=self.out,
             evaluate_every=self.rounds,
             callbacks=callbacks,
-            private_entropy=self.private,
+            simulate=self.simulate,
             model_options=options,
         )
         self.task_ = task
@@ -220,7 +221,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         given = getattr(self, field)
         if not (isinstance(given, str) and given == FROM_DATA):
             return False
-        if self.private:
+        if self.simulate is None:
             raise InputError.about(
                 field,
                 f'= "{FROM_DATA}" is for simulations: taken from the records, they would tell of '
@@ -258,11 +259,11 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         average_decay: of the average of iterates that predicts; None for the last one.
         selection: the rule.
         rows_per_person: records of one person that are used, where ``fit`` is told of persons.
-        private: batches and noise from the operating system's entropy. Without it a fit is a
-            simulation, and its receipts say NOT PRIVATE.
+        simulate: seed of batches and noise in a simulation, whose receipts say NOT PRIVATE. Without
+            it they come from the operating system's entropy.
         device: ``cpu``, ``cuda`` or ``auto``.
         out: a run folder, for ledger, receipts and a report.
-        random_state: seed of model and schedule; of batches and noise unless private.
+        random_state: seed of model and schedule, which are public.
 
     Attributes:
         classes_: the classes.
@@ -305,7 +306,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         place = np.searchsorted(classes, targets) if targets.dtype.kind == classes.dtype.kind else 0
         labels = np.minimum(np.broadcast_to(place, targets.shape), len(classes) - 1)
         outside = classes[labels] != targets
-        if self.private:
+        if self.simulate is None:
             labels = np.where(outside, NO_CLASS, labels)
         elif outside.any():
             raise InputError.because(
@@ -348,10 +349,10 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
         average_decay: of the average of iterates that predicts; None for the last one.
         selection: the rule.
         rows_per_person: records of one person that are used.
-        private: batches and noise from the operating system's entropy.
+        simulate: seed of batches and noise in a simulation.
         device: ``cpu``, ``cuda`` or ``auto``.
         out: a run folder, for ledger, receipts and a report.
-        random_state: seed of model and schedule; of batches and noise unless private.
+        random_state: seed of model and schedule.
 
     Example:
         >>> DPFederatedRegressor(target_bounds=(0, 30), bounds=(0, 1)).get_params()["loss"]

@@ -38,6 +38,42 @@ def is_signed(public: str, signature: str, content: bytes) -> bool:
     return True
 
 
+#: What every signed or derived text of masked sums begins with.
+MASKED_SUMS = "dpcohort distributed 1"
+
+
+class Card(NamedTuple):
+    """A member's key for the masked sums of a run, signed by its identity.
+
+    Attributes:
+        member: its name.
+        key: X25519 public key, hexadecimal.
+        signature: Ed25519, hexadecimal, of run, plan, name and key.
+    """
+
+    member: str
+    key: str
+    signature: str
+
+    def check(self, members: Mapping[str, str], *, run: str, plan: str) -> None:
+        """See that the member of that name has signed it, for this run and plan.
+
+        Args:
+            members: Ed25519 public keys by name.
+            run: name of the run.
+            plan: SHA-256 of its plan.
+
+        Raises:
+            InputError: it has not.
+        """
+        signs = [MASKED_SUMS, "card", run, plan, self.member, self.key]
+        content = json.dumps(signs, separators=(",", ":"), allow_nan=False).encode()
+        if not is_signed(members.get(self.member, ""), self.signature, content):
+            raise InputError.because(
+                f"the key of {self.member} is not signed by the {self.member} of the terms."
+            )
+
+
 class DrawSignature(NamedTuple):
     """A guard's signature over one draw or report: a line of a run's ``signatures.jsonl``.
 

@@ -26,7 +26,7 @@ test = {
     "test_labels": digits.test_labels,
 }
 rest = {"train_inputs": inputs[100:], "train_labels": labels[100:]}
-private = dataset_from_arrays("private digits", **rest, **test)
+private = dataset_from_arrays("private digits", **rest, **test, classes=10, test_public=True)
 
 public = build_model("mlp", input_shape=(1, 8, 8), classes=10, seed=0, options=options)
 optimiser = torch.optim.Adam(public.parameters(), lr=0.01, weight_decay=1e-3)

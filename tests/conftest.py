@@ -111,6 +111,7 @@ bounds = { age = [0, 110] }
 categories = { smoker = ["no", "yes"] }
 test_share = 0.25
 [run]
+simulate = 0
 device = "cpu"
 """
 

@@ -24,15 +24,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_new_content_takes_the_place_of_old(tmp_path):
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"old")
-    with atomic_writer(path, binary=True) as file:
-        file.write(b"\x00new")
-    assert path.read_bytes() == b"\x00new"
-    assert os.listdir(tmp_path) == ["a.bin"]
-
-
 def test_permissions_are_those_of_an_ordinary_file(tmp_path):
     (tmp_path / "ordinary").touch()
     write_text(tmp_path / "atomic", "x")

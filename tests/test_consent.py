@@ -18,7 +18,7 @@ from dpcohort.config import loads_config
 from dpcohort.consent import allow_code, allowances_file, code_of, typed
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.models import build_model
-from dpcohort.plugins import find_rule, named_plugin, plugin
+from dpcohort.plugins import find_rule, named_plugin
 from dpcohort.tasks import Task
 
 MODULE = """
@@ -167,11 +167,6 @@ def test_only_the_right_kind_is_called(folder):
     options = {"in_features": 4, "out_features": 2}
     built = build_model("torch.nn:Linear", input_shape=(4,), classes=2, seed=0, options=options)
     assert built.out_features == 2  # a class of modules is a model
-
-
-def test_a_mark_is_of_a_known_kind():
-    with pytest.raises(InputError, match="Did you mean 'model'"):
-        plugin("modle")
 
 
 def test_bytecode_beside_an_allowed_file_is_not_run(folder):

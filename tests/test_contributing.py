@@ -30,13 +30,6 @@ def test_a_row_names_at_most_four_places_and_all_exist(row):
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_table_has_what_people_add():
-    wanted = (
-        "planned rule, aggregation, server optimiser, sampler, task, metric, command, transport"
-    )
-    assert {*wanted.split(", "), "data format"} <= set(ROWS)
-
-
 def _files_that_name(*names: str) -> set[str]:
     """Modules of the package with one of these as a string, name or attribute of their code."""
     package, named = Path(dpcohort.__file__).parent, set()

@@ -16,7 +16,6 @@ from dpcohort.accounting._distributed import with_lattice
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import loads_config
 from dpcohort.engine import _lattice as lattice
-from dpcohort.engine._experiment import cohort_of, member_lattice
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import LocalNoise, Past, Plan
 from dpcohort.runs import make_receipts, who_was_heard
@@ -262,29 +261,6 @@ def test_what_no_lattice_holds_is_refused_by_name():
         make_plan(nobody, **few)
 
 
-@pytest.mark.parametrize(
-    ("colluding", "too_strict"), [(0, 1e-5), (59, 3e-6)], ids=["all", "nobody"]
-)
-def test_a_plan_is_one_that_engines_can_add_up(colluding, too_strict):
-    def planned(epsilon):
-        budgets = np.ones(60)
-        budgets[21] = epsilon
-        return make_plan(
-            Population.from_arrays(sizes=[20] * 60, epsilon=budgets, delta=1e-9),
-            Training(rounds=2, cohort_size=60, sampling_rate=1.0),
-            accountant=Contract(trust="distributed", colluding=colluding),
-            selection="unbiased",
-            seed=0,
-        )
-
-    plan = planned(3e-5)
-    for t in range(2):
-        cohort = cohort_of(plan, t)
-        assert all(member_lattice(cohort, plan, i).bound >= 2**22 for i in range(60))
-    with pytest.raises(InputError, match=r"'client-21' .* is too small .* lattice"):
-        planned(too_strict)
-
-
 def test_who_must_be_drawn_without_being_wanted_has_a_little_weight():
     strict = Population.from_arrays(sizes=[100] * 4, epsilon=[0.1, 4.0, 4.0, 4.0], delta=1e-5)
     plan = make_plan(
@@ -394,45 +370,6 @@ def test_what_cannot_be_distributed_is_refused_before_anything_is_trained(change
 
     with pytest.raises(DpcohortError, match=words):
         configured_plan(loads_config(CONFIG).with_overrides([change]))
-
-
-@pytest.mark.parametrize("given", ["half", "true", "[1]"])
-def test_colluding_that_is_neither_a_number_nor_a_share_is_one_problem(given):
-    with pytest.raises(
-        InputError, match=r"privacy\.colluding = .* a whole number .* or a share"
-    ) as e:
-        loads_config(CONFIG).with_overrides([f"privacy.colluding={given}"])
-    assert "problems" not in str(e.value)
-    assert "privacy.colluding." not in str(e.value)
-
-
-def test_an_aggregation_that_there_is_not_is_one_problem():
-    with pytest.raises(InputError, match="Did you mean 'mean'") as e:
-        loads_config(CONFIG).with_overrides(["aggregation.rule=maen"])
-    assert "single updates" not in str(e.value)
-
-
-def test_cohorts_larger_than_the_population_are_told_with_their_line(tmp_path):
-    from dpcohort.config import load_config
-    from dpcohort.runs._configured import configured_plan
-
-    path = tmp_path / "my.toml"
-    path.write_text(CONFIG.replace("cohort_size = 4", "cohort_size = 9"))
-    with pytest.raises(
-        InputError, match=r"my\.toml, line 8: training\.cohort_size = 9 .* at most 8"
-    ):
-        configured_plan(load_config(path))
-
-
-@pytest.mark.parametrize(("members", "words"), [(2, "only 1 other\\."), (1, "no others\\.")])
-def test_how_many_others_there_are_is_told_in_words(members, words):
-    with pytest.raises(InputError, match=words):
-        Contract(trust="distributed", dropouts=2).honest(members)
-
-
-def test_a_rule_that_chooses_during_the_training_is_told_apart():
-    with pytest.raises(InputError, match=r"oort is adaptive.* make_adaptive_plan"):
-        make_plan(PEOPLE, SETTINGS, selection="oort")
 
 
 def test_a_config_turned_to_local_trust_counts_on_nobody():

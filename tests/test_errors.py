@@ -46,11 +46,6 @@ def test_a_long_value_is_cut_and_its_length_told():
     assert "1000002 characters" in message
 
 
-def test_because_keeps_the_words_and_names_no_field():
-    error = InputError.because("two of a kind.")
-    assert (str(error), error.field, error.exit_code) == ("two of a kind.", "", 2)
-
-
 def test_a_file_error_says_where():
     error = FileFormatError("a.csv", "bad", line=7)
     assert (str(error), error.path, error.line) == ("a.csv, line 7: bad", "a.csv", 7)

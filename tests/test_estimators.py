@@ -29,7 +29,7 @@ BUDGETS = {"north": 1.0, "south": 4.0, "west": 8.0}
 @pytest.mark.parametrize(
     "model",
     [
-        DPFederatedClassifier(classes="from-data", bounds="from-data", rounds=15),
+        DPFederatedClassifier(classes="from-data", bounds="from-data", rounds=15, simulate=0),
         pytest.param(
             DPFederatedRegressor(
                 target_bounds="from-data",
@@ -37,6 +37,7 @@ BUDGETS = {"north": 1.0, "south": 4.0, "west": 8.0}
                 epsilon=200.0,
                 rounds=15,
                 learning_rate=1.0,
+                simulate=0,
             ),
         ),
     ],
@@ -58,7 +59,7 @@ def test_scikit_learns_own_checks_pass(model):
 def test_each_group_has_its_own_budget_and_receipt(hospitals):
     inputs, score, groups = hospitals
     labels = np.where(score > 0.5, "sick", "well")
-    model = DPFederatedClassifier(classes=["sick", "well"], **PUBLIC)
+    model = DPFederatedClassifier(classes=["sick", "well"], simulate=0, **PUBLIC)
     model.fit(inputs, labels, groups=groups, epsilon=BUDGETS)
     assert model.score(inputs, labels) > 0.85
     assert model.predict_proba(inputs).sum(1) == pytest.approx(1)
@@ -80,7 +81,7 @@ def test_a_number_is_predicted_in_its_own_units(hospitals):
 def test_what_is_cut_off_is_told_by_nothing_but_the_bounds(hospitals):
     inputs, score, groups = hospitals
     labels = (score > 0.5).astype(int)
-    model = DPFederatedClassifier(classes=[0, 1], **PUBLIC, rounds=3)
+    model = DPFederatedClassifier(classes=[0, 1], **PUBLIC, rounds=3, simulate=0)
     wild = inputs.copy()
     wild[0] = [1e6, 1e6]
     edge = inputs.copy()
@@ -98,10 +99,10 @@ def test_a_private_fit_tells_of_no_record_that_cannot_be_used(hospitals, kind, w
     rows, labels = inputs.copy(), (score > 0.5).astype(float)
     rows[3] = wrong.get("inputs", rows[3])
     labels[3] = wrong.get("labels", labels[3])
-    clone(model).set_params(private=True).fit(rows, labels, groups=groups, epsilon=8.0)
+    model.fit(rows, labels, groups=groups, epsilon=8.0)
     if kind is DPFederatedClassifier or wrong != {"labels": 7.0}:  # a number is cut off
         with pytest.raises(ValueError, match=r"NaN|not among"):
-            model.fit(rows, labels, groups=groups, epsilon=8.0)
+            clone(model).set_params(simulate=0).fit(rows, labels, groups=groups, epsilon=8.0)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +113,9 @@ def test_a_private_fit_tells_of_no_record_that_cannot_be_used(hospitals, kind, w
         ({"bounds": (1, 0)}, {}, "the lower one first"),
         ({"bounds": [(0, 1)] * 3}, {}, "shape of bounds"),
         ({"bounds": "wide"}, {}, "numbers"),
-        ({"bounds": "from-data", "private": True}, {}, "for simulations"),
-        ({"classes": "from-data", "private": True}, {}, "for simulations"),
-        ({"classes": [0, 2]}, {}, "not among the public ones"),
+        ({"bounds": "from-data"}, {}, "for simulations"),
+        ({"classes": "from-data"}, {}, "for simulations"),
+        ({"classes": [0, 2], "simulate": 0}, {}, "not among the public ones"),
         ({"classes": [1]}, {}, "at least two"),
         ({}, {"epsilon": {"north": 1.0}}, "no value for the group 'south' and 1 more"),
         ({}, {"epsilon": -1.0}, "epsilon"),
@@ -133,4 +134,4 @@ def test_a_regressor_needs_bounds_of_what_it_predicts(hospitals):
     with pytest.raises(InputError, match="public bounds"):
         DPFederatedRegressor(**PUBLIC).fit(inputs, score)
     with pytest.raises(InputError, match="for simulations"):
-        DPFederatedRegressor(target_bounds="from-data", private=True, **PUBLIC).fit(inputs, score)
+        DPFederatedRegressor(target_bounds="from-data", **PUBLIC).fit(inputs, score)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from dpcohort import Population, Run, Training, make_plan, train
+from dpcohort import Population, Run, Training, load_dataset, make_plan, train
 from dpcohort.errors import InputError
 
 TRACKERS = Path(__file__).parents[1] / "examples" / "trackers"
@@ -71,12 +72,12 @@ def test_a_private_training_refuses_it_and_the_finished_run_is_logged(
     name, plan, sent, tmp_path, monkeypatch
 ):
     out, log = tmp_path / "run", log_of(name, tmp_path)
-    private = {"device": "cpu", "private_entropy": True, "out": out}
+    secret, private = replace(load_dataset("digits"), public=False), {"device": "cpu", "out": out}
     with pytest.raises(InputError, match=r"tell how many records were drawn. Nothing was spent"):
-        train(plan, "logistic", "digits", callbacks=[log], **private)
+        train(plan, "logistic", secret, callbacks=[log], **private)
     assert not out.exists()
     assert sent.of("log_metrics") == []
-    train(plan, "logistic", "digits", **private)
+    train(plan, "logistic", secret, **private)
     monkeypatch.setattr(sys, "argv", ["log", "place", str(out)])
     runpy.run_path(str(TRACKERS / f"{name}_log.py"), run_name="__main__")
     assert len(sent.of("log_metrics")) == len(Run.load(out).history) == ROUNDS

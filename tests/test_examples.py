@@ -41,16 +41,6 @@ def test_it_runs_without_a_warning_and_says_something(
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=_name)
-def test_it_can_be_read_at_once(script):
-    assert len(script.read_text().splitlines()) < 60
-
-
-def test_there_are_as_many_as_promised():
-    assert len(SCRIPTS) >= 7
-    assert len(NOTEBOOKS) == 2
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=_name)
 def test_a_script_is_a_notebook(notebook):
     jupytext = pytest.importorskip("jupytext")

@@ -190,13 +190,6 @@ def test_the_laboratory_is_a_wheel_of_its_own_that_adds_its_commands(built, pyth
     assert "mnist-budgets" in listed.stdout
 
 
-def test_python_names_the_extra_too(python):
-    done = run(python, "-c", "from dpcohort import train")
-    assert done.returncode == 1
-    assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
-    assert 'python -m pip install "dpcohort[train]"' in done.stderr
-
-
 def test_a_users_type_checker_knows_the_types(python, tmp_path):
     code = """
 from dpcohort import Population, Training, make_plan

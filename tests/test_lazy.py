@@ -2,10 +2,8 @@
 from __future__ import annotations
 
 import ast
-import py_compile
 import subprocess
 import sys
-import zipfile
 from importlib import import_module
 from pathlib import Path
 
@@ -61,17 +59,3 @@ def test_importing_a_package_imports_none_of_its_modules():
         "dpcohort.adaptive._planning",
         "dpcohort.deploy.flower._kit",
     }
-
-
-@pytest.mark.parametrize("kept", [".py", ".pyc"])
-def test_it_loads_from_an_archive_with_source_or_without(kept, tmp_path):
-    archive = tmp_path / "packed.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for path in (*ROOT.glob("_*.py"), ROOT / "errors.py"):
-            compiled = tmp_path / f"{path.stem}.pyc"
-            py_compile.compile(str(path), str(compiled), doraise=True)
-            packed.write(path if kept == ".py" else compiled, f"dpcohort/{path.stem}{kept}")
-    first = f"import sys; sys.path.insert(0, {str(archive)!r})"
-    code = f"{first}\nimport dpcohort; print(dpcohort.__all__)"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
-    assert "'make_plan'" in done.stdout, done.stderr

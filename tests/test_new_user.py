@@ -120,6 +120,7 @@ seed = 1
 name = "mine.npz"
 partition = "column"
 column = "hospital.npy"
+public = true
 [model]
 name = "trial_net:build"
 [optimiser]
@@ -180,7 +181,7 @@ def of_a_spreadsheet(*words: str, **changes: str) -> Case:
             line = "" if value is None else f"{key} = {value}"
             text = re.sub(rf"(?m)^{key} = .*$", line, text, count=1)
         assert "FILL IN" not in text
-        return text
+        return text.replace("# public = true", "public = true")
 
     return case
 

@@ -24,12 +24,6 @@ def test_what_is_harmless_stays():
     assert one_line(text) == text
 
 
-def test_nothing_printable_is_hidden():
-    """So that a text of printable characters need not be searched, and neither need an id."""
-    printable = "".join(filter(str.isprintable, map(chr, range(0x110000))))
-    assert json_visible(printable) == printable
-
-
 def test_words_of_others_are_one_bounded_line():
     words = one_line("no\r\nall promises hold\x1b[2J" + "A" * 10**6)
     assert words.startswith(r"no\r\nall promises hold\x1b[2J")

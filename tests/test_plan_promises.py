@@ -85,14 +85,6 @@ def test_the_hash_covers_every_column_of_the_clients(plan, column, value):
 
 
 @both
-def test_the_hash_covers_every_column_of_the_noise(plan):
-    held = int(np.flatnonzero(plan.drawn & ~plan.population.public)[0])
-    for part, name in (("noise", "multipliers"), ("noise", "lifted"), ("certificate", "epsilon")):
-        other = with_part(plan, part, **{name: shifted(getattr(getattr(plan, part), name), held)})
-        assert other.sha256 != plan.sha256, name
-
-
-@both
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -219,26 +211,7 @@ def test_a_plan_that_says_less_than_it_spends_is_found_out(plan, tmp_path, metho
     with_part(plan, "certificate", epsilon=1.001 * plan.certified_epsilon).verify(method)
 
 
-@both
-def test_too_little_noise_does_not_verify(plan):
-    weak = with_part(plan, "noise", multipliers=plan.noise_multipliers / 2)
-    with pytest.raises(VerificationError, match="would spend more than promised: "):
-        weak.verify(method="pld")
-
-
 # spending
-
-
-def test_the_plan_keeps_its_promises_and_one_more_draw_does_not(plans):
-    plan = plans["planned"]
-    counts = plan.counts
-    spent = plan.spent_epsilon(counts)
-    private = ~plan.population.public
-    assert (spent[private] <= plan.population.epsilon[private]).all()
-    assert np.isnan(spent[plan.population.public]).all()
-    more = plan.spent_epsilon(2 * counts)
-    drawn = private & (counts > 0)
-    assert (more[drawn] > plan.population.epsilon[drawn]).all()
 
 
 def test_spending_is_what_the_accountant_says(plans):
@@ -269,14 +242,6 @@ def test_every_local_step_of_a_draw_is_spent():
         method="pld",
     )
     assert plan.spent_epsilon(np.array([2]), method="pld")[0] == wanted
-
-
-def test_fewer_draws_spend_less_and_none_nothing(plans):
-    plan = plans["planned"]
-    none = plan.spent_epsilon(np.zeros(7, dtype=np.int64))
-    assert np.nansum(none) == 0
-    fewer = plan.spent_epsilon(plan.counts // 2)
-    assert (fewer[1:] <= plan.spent_epsilon(plan.counts)[1:]).all()
 
 
 def test_a_draw_without_planned_noise_is_refused():

@@ -7,8 +7,6 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from importlib import metadata
-from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
 
@@ -20,9 +18,6 @@ from dpcohort.plugins import (
     announced,
     check_settings,
     find_rule,
-    full_name,
-    is_foreign,
-    is_named_function,
     is_rule,
     make_rule,
     named_function,
@@ -108,18 +103,6 @@ def test_nothing_is_loaded_for_the_names():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_settings_are_checked_without_torch():
-    code = (
-        "import sys\n"
-        "from dpcohort.plugins import *\n"
-        "for name in RULES['aggregation']:\n"
-        "    settings_of('aggregation', name)\n"
-        "check_settings('aggregation', 'trimmed-mean', {'trim': 0.1})\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize("kind", list(RULES))
 def test_every_rule_of_this_package_has_its_line(kind):
     """A class with a name and the members of its kind is found by that name."""
@@ -172,30 +155,6 @@ def test_a_package_that_comes_and_goes_is_noticed(installed):
     (installed / "plugin_of_this_test-1.0.dist-info").rename(installed / "gone")
     assert "last" not in rule_names("aggregation")
     assert "late" in rule_names("aggregation")
-
-
-def test_packages_are_looked_through_once(installed, monkeypatch):
-    asked = []
-    real = metadata.entry_points
-    monkeypatch.setattr(sys, "path", [str(installed)])  # other folders may change meanwhile
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda **group: asked.append(group) or real(**group)
-    )
-    for _ in range(3):
-        assert "last" in rule_names("aggregation")
-        assert is_rule("aggregation", "last")
-    assert asked == [{"group": "dpcohort.aggregation"}]
-
-
-def test_a_folder_of_the_path_may_be_missing(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(tmp_path / "none")
-    assert "mean" in rule_names("aggregation")
-
-
-def test_without_the_package_the_rule_is_unknown():
-    assert "last" not in rule_names("aggregation")
-    with pytest.raises(PackageNotFoundError):
-        distribution("plugin-of-this-test")
 
 
 def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
@@ -279,12 +238,6 @@ def test_a_rule_of_another_package_never_takes_a_name_of_this_one_and_says_so(
     assert "'plugin_of_this_test:Last'" in overshadowed(kind)[name]
 
 
-def test_other_rules_are_used_without_a_word(announce):
-    announce("aggregation", "mean", "plugin_of_this_test:Last")
-    make_rule("aggregation", "trimmed-mean", {"trim": 0.1})  # warnings are errors
-    check_settings("selection", "uniform", {})
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
@@ -308,14 +261,6 @@ class Mine:
     """No rule of this package."""
 
 
-def test_whose_a_rule_is():
-    assert is_foreign(Mine())
-    assert is_foreign(Mine)
-    assert not is_foreign(Uniform())
-    assert not is_foreign(Uniform)
-    assert full_name(Mine()) == full_name(Mine) == f"{__name__}:Mine"
-
-
 def test_a_failure_of_a_foreign_rule_names_rule_method_and_line():
     message = r":Mine failed in select: KeyError: 'oops' \(test_plugins.py, line \d+\)"
     with pytest.raises(InputError, match=message), naming_the_rule(Mine(), "select"):
@@ -327,24 +272,6 @@ def test_errors_on_purpose_pass_and_bugs_of_this_package_stay_bugs():
         raise VerificationError("told already")
     with pytest.raises(ZeroDivisionError), naming_the_rule(Uniform(), "select"):
         raise ZeroDivisionError
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a:b", True),
-        ("a.b_1:c", True),
-        ("a", False),
-        (":b", False),
-        ("a:", False),
-        ("a:b:c", False),
-        ("a..b:c", False),
-        ("a/b.py:c", False),
-        ("", False),
-    ],
-)
-def test_the_form_of_a_name(text, expected):
-    assert is_named_function(text) is expected
 
 
 def test_a_module_in_the_current_folder_is_found_and_the_path_left_as_it_was(tmp_path, monkeypatch):

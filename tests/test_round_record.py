@@ -3,13 +3,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 
 import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs import finite_json
 
 #: Everything a line may say. A client's loss, norm or gradient must never be among it.
 PUBLIC = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}
@@ -22,14 +20,6 @@ def test_a_record_survives_json():
     assert "test_average" not in stored
     assert "lost" not in stored
     assert RoundRecord.from_dict(stored) == record
-
-
-def test_what_is_not_a_number_becomes_nan_again():
-    result = TestResult(accuracy=0.5, loss=math.nan, class_accuracy=(math.nan,), class_counts=(0,))
-    record = RoundRecord(round=0, clients=(0,), noise_stds=(0.0,), seconds=0.0, test=result)
-    back = RoundRecord.from_dict(finite_json(record.to_dict()))
-    assert math.isnan(back.test.loss)
-    assert math.isnan(back.test.class_accuracy[0])
 
 
 def test_only_public_things_can_be_written():

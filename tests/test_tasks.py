@@ -7,7 +7,7 @@ import torch
 
 from dpcohort.consent import allow_code
 from dpcohort.errors import InputError
-from dpcohort.tasks import Task, check_own_loss, made_up_targets, refined_task
+from dpcohort.tasks import Task, check_own_loss, refined_task
 
 STAY = {"kind": "regression", "outputs": 1, "bounds": (0.0, 20.0)}
 
@@ -135,9 +135,3 @@ def test_an_own_loss_is_refused_unless_it_is_each_records_own(name, words, tmp_p
     check_own_loss(Task(**STAY, loss="own_losses_tried:good"))
     with pytest.raises(InputError, match=words):
         check_own_loss(Task(**STAY, loss=f"own_losses_tried:{name}"))
-
-
-def test_made_up_targets_are_of_the_kind():
-    assert made_up_targets(Task(kind="multi-label", outputs=2), 2).tolist() == [[0, 1], [1, 0]]
-    assert made_up_targets(Task(kind="counts", outputs=1), 11)[10] == 0
-    assert float(made_up_targets(Task(**STAY), 50).abs().max()) <= 1

@@ -1,23 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.training import Training
-
-
-def test_defaults_name_no_batch():
-    training = Training()
-    assert (training.batch_size, training.sampling_rate) == (None, None)
-
-
-def test_steps_and_draws_multiply():
-    training = Training(rounds=7, cohort_size=3, local_steps=5)
-    assert (training.total_steps, training.total_draws) == (35, 21)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +39,3 @@ def test_batch_and_rate_exclude_each_other():
 def test_an_unknown_policy_is_named_with_the_nearest_one():
     with pytest.raises(InputError, match=r"oversized_batch = 'hole'.*Did you mean 'whole'"):
         Training(oversized_batch="hole")
-
-
-def test_it_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Training().rounds = 3

@@ -397,8 +397,8 @@ def refuse_simulated(charges: Sequence[Charge]) -> None:
         if not charge.private:
             raise InputError.because(
                 f"the charge {charge.title} was a simulation: its noise came from a seed, so no "
-                "budget covers it, and nothing that rests on it can be private. Make it again with "
-                "--private-entropy, from a config that does not name it."
+                "budget covers it, and nothing that rests on it can be private. Make it again "
+                "without simulate, from a config that does not name it."
             )
 
 

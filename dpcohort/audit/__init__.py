@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dpcohort.audit._canaries import canary, epsilon_lower_bound, one_run
-from dpcohort.audit._claims import Claim, Finding, PrivateTraining
+from dpcohort.audit._canaries import canary
+from dpcohort.audit._claims import Claim, Finding, PrivateTraining, rows_of_persons
 from dpcohort.audit._distributed import DistributedClaim, masked_sum
 from dpcohort.audit._noise import freshness, mean_noise, noise_law, noise_tail
+from dpcohort.audit._one_run import one_run, one_run_p_value
 from dpcohort.audit._predictability import last_bits, predictability
 from dpcohort.audit._sampler import sampler
 from dpcohort.audit._sensitivity import Isolation, erasure, isolation, sensitivity
@@ -33,7 +34,6 @@ __all__ = [
     "StepUnderTest",
     "audit_training",
     "canary",
-    "epsilon_lower_bound",
     "erasure",
     "freshness",
     "isolation",
@@ -43,7 +43,9 @@ __all__ = [
     "noise_law",
     "noise_tail",
     "one_run",
+    "one_run_p_value",
     "predictability",
+    "rows_of_persons",
     "sampler",
     "sensitivity",
     "step_by_name",

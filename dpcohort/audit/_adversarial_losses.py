@@ -8,7 +8,6 @@ ranking and survival losses are made of pairs, and no record of theirs has a gra
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.audit._adversarial_models import _KEPT, CLASSES, Adversary, Plain, _spread
+from dpcohort.audit._adversarial_models import (
+    _KEPT,
+    CLASSES,
+    Adversary,
+    Plain,
+    _spread,
+    _unwrapped,
+)
 from dpcohort.plugins import plugin
 
 #: All losses, by name.
@@ -27,8 +33,8 @@ _Loss = Callable[[Tensor, Tensor], Tensor]
 
 def _adversary(**trial: Any) -> Callable[[_Loss], _Loss]:
     def added(loss: _Loss) -> _Loss:
-        name, about = loss.__name__, (inspect.getdoc(loss) or "").partition("\n")[0]
-        LOSSES[name] = Adversary(name, about, Plain, f"{__name__}:{name}", **trial)
+        name = loss.__name__
+        LOSSES[name] = Adversary(name, Plain, f"{__name__}:{name}", **trial)
         return plugin("loss")(loss)
 
     return added
@@ -216,10 +222,7 @@ def item_weight(outputs: Tensor, targets: Tensor) -> Tensor:
 def running_baseline(outputs: Tensor, targets: Tensor) -> Tensor:
     """Subtracts an average of earlier losses, kept in a global."""
     losses, kept = _own(outputs, targets), float(_KEPT.get("baseline", 0.0))
-    found = losses.detach()
-    while torch._C._functorch.is_functorch_wrapped_tensor(found):
-        found = torch._C._functorch.get_unwrapped(found)
-    _KEPT["baseline"] = float(found.nan_to_num().mean())
+    _KEPT["baseline"] = float(_unwrapped(losses).nan_to_num().mean())
     return losses / (1 + kept)
 
 
@@ -228,12 +231,8 @@ def moving_centres(outputs: Tensor, targets: Tensor) -> Tensor:
     """Pulls to centres of classes that follow the records met, as the centre loss."""
     centres: Tensor = _KEPT.setdefault("centres", torch.zeros(CLASSES, CLASSES)).to(outputs)
     losses = (outputs - centres[targets]).square().sum(1)
-    found = outputs.detach()
-    while torch._C._functorch.is_functorch_wrapped_tensor(found):
-        found = torch._C._functorch.get_unwrapped(found)
-    _KEPT["centres"] = centres.cpu() + 0.5 * (
-        found.reshape(-1, CLASSES).mean(0).cpu() - centres.cpu()
-    )
+    seen = _unwrapped(outputs).reshape(-1, CLASSES).mean(0)
+    _KEPT["centres"] = (centres + 0.5 * (seen - centres)).cpu()
     return losses
 
 
@@ -241,8 +240,5 @@ def moving_centres(outputs: Tensor, targets: Tensor) -> Tensor:
 def seeds_by_record(outputs: Tensor, targets: Tensor) -> Tensor:
     """Draws its margin from a generator that the record before has seeded."""
     margin = torch.randn(CLASSES).to(outputs) * 3
-    found = outputs.detach()
-    while torch._C._functorch.is_functorch_wrapped_tensor(found):
-        found = torch._C._functorch.get_unwrapped(found)
-    torch.manual_seed(int(found.nan_to_num().abs().amax() * 1000) % 2**31)
+    torch.manual_seed(int(_unwrapped(outputs).nan_to_num().abs().amax() * 1000) % 2**31)
     return _own(outputs + margin, targets)

@@ -13,7 +13,6 @@ that nobody takes its absence for a promise.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import os
 import random
@@ -22,7 +21,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +32,6 @@ from torch.nn.utils import parametrize
 #: Numbers in a record, and classes.
 WIDTH, CLASSES = 6, 3
 _RARE = 5.0  # the first number of no ordinary record is above it
-_PRIMES = (2, 3, 5, 7, 11, 13)
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,7 @@ class Adversary:
     """A model or loss in which one record reaches another, and the trial in which it shows.
 
     Attributes:
-        name: of the class or function.
-        about: what it does.
+        name: what it does.
         model: makes the model, with the same weights every time.
         loss: ``module:function`` of its loss; "" is cross-entropy.
         records: records of the trial, the one in question among them.
@@ -54,7 +51,6 @@ class Adversary:
     """
 
     name: str
-    about: str
     model: Callable[[], nn.Module]
     loss: str = ""
     records: int = 6
@@ -66,18 +62,6 @@ class Adversary:
 
 #: All models, by name.
 MODELS: dict[str, Adversary] = {}
-
-
-def _adversary(**trial: Any) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    def added(kind: type[nn.Module]) -> type[nn.Module]:
-        about = (inspect.getdoc(kind) or "").partition("\n")[0]
-        MODELS[kind.__name__] = Adversary(kind.__name__, about, kind, **trial)
-        return kind
-
-    return added
-
-
-# --- what is remembered outside of models ---------------------------------------------------------
 
 _KEPT: dict[Any, Any] = {}
 _HANDLES: list[Any] = []
@@ -95,10 +79,9 @@ def forget() -> None:
         >>> torch.get_default_dtype()
         torch.float32
     """
-    for kept in (_KEPT, _in_default_argument.__defaults__[0]):  # type: ignore[index]
+    for kept in (_KEPT, vars(_listed), _listed()):
         kept.clear()
-    _in_function_attribute.kept = None  # type: ignore[attr-defined]
-    ClassAttribute.last = None
+    Plain.last = None
     for handle in _HANDLES:
         handle.remove()
     _HANDLES.clear()
@@ -121,6 +104,9 @@ class Plain(nn.Module):
         torch.Size([2, 3])
     """
 
+    #: What one of them keeps in its class.
+    last: ClassVar[Any] = None
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.scores = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
@@ -128,17 +114,37 @@ class Plain(nn.Module):
             for parameter in self.parameters():
                 numbers = torch.arange(parameter.numel(), dtype=parameter.dtype)
                 parameter.copy_(torch.cos(2.3 * numbers + 1).view_as(parameter))
+        self._prepared()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Scores [rows, classes]."""
         scores: Tensor = self.scores(self._hidden(self.first(self._inputs(inputs))))
         return scores
 
+    def _prepared(self) -> None:
+        pass
+
     def _inputs(self, x: Tensor) -> Tensor:
         return x
 
     def _hidden(self, x: Tensor) -> Tensor:
         return x
+
+
+def _changed(name: str, *, trial: Any, **methods: Any) -> None:
+    """Add the model that has these methods in the place of the honest ones."""
+    kind = type(name, (Plain,), {"__module__": __name__, **methods})
+    MODELS[name] = Adversary(name, kind, **trial)
+
+
+def _inputs(name: str, change: Callable[[Tensor], Tensor], **trial: Any) -> None:
+    """A model that changes what it is given, as a whole batch."""
+    _changed(name, trial=trial, _inputs=lambda net, x: change(x))
+
+
+def _hidden(name: str, change: Callable[[Tensor], Tensor], **trial: Any) -> None:
+    """A model that changes what its first layer gives."""
+    _changed(name, trial=trial, _hidden=lambda net, x: change(x))
 
 
 def _is_rare(x: Tensor) -> Tensor:
@@ -151,413 +157,171 @@ def _turned(x: Tensor, at: Tensor | bool) -> Tensor:
     return torch.where(torch.as_tensor(at), -x, x)
 
 
+def _unwrapped(x: Tensor) -> Tensor:
+    """What is behind the wrappers of vmap and of other transforms."""
+    x = x.detach()
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 # --- statistics of the batch ----------------------------------------------------------------------
 
 
-@_adversary()
-class ScaledByLargest(Plain):
-    """Divides by the batch's largest number, as images are scaled without a public constant."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x / x.abs().amax().clamp(min=1e-6)
-
-
-@_adversary(records=4, value="ordinary")
-class RobustlyScaled(Plain):
-    """Subtracts the batch's median and divides by its MAD, as robust scalers of tables do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        middle = x.median(0).values
-        return (x - middle) / (x - middle).abs().median(0).values.clamp(min=1e-6)
-
-
-@_adversary(records=8)
-class ClampedAtLargest(Plain):
-    """Clamps activations at half of the batch's largest, as quantised activations are."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        return torch.minimum(x, x.detach().amax() / 2)
-
-
-@_adversary()
-class Centred(Plain):
-    """Subtracts the batch's mean, as tables are standardised inside a model."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
-@_adversary()
-class Standardised(Plain):
-    """BatchNorm written by hand, so that no check by type knows it."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt()
-
-
-@_adversary()
-class Whitened(Plain):
-    """Decorrelates activations by the batch's covariance, as decorrelated batch norm does."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        spread: Tensor = x.T @ x / len(x) + 0.1 * torch.eye(WIDTH).to(x)
-        return x @ spread.inverse()
-
-
-@_adversary()
-class NormalisedOverBatch(Plain):
-    """Has ``F.normalize(x, dim=0)`` where dim=1 was meant: a slip of the axis."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=0)
-
-
-@_adversary()
-class LayerNormOverBatch(Plain):
-    """Has a layer norm over all axes, the batch among them, as with ``x.shape`` for its shape."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape)
-
-
-@_adversary()
-class SoftmaxOverBatch(Plain):
-    """Weighs records by a softmax over axis 0: a slip of the axis in an attention pool."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x * torch.softmax(x.mean(1, keepdim=True), 0) * len(x)
-
-
-@_adversary()
-class ArgmaxOverBatch(Plain):
-    """Adds the batch's strongest record to every other, as pooling over the wrong axis does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x + x[x.sum(1).argmax()]
-
-
-@_adversary()
-class SortedOverBatch(Plain):
-    """Sorts each feature over the batch, as quantile normalisation does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x.sort(0).values
-
-
-@_adversary(records=8, value="ordinary")
-class Ranked(Plain):
-    """Takes each feature's rank in the batch and encodes it, as rank transforms of tables do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return 3 * torch.cos(math.pi * x.argsort(0).argsort(0).to(x))
-
-
-@_adversary()
-class StatisticsBehindReLU(Plain):
-    """Subtracts a mean only where it is large: a batch norm that is asleep at the start."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x - F.relu(x.mean(0).abs() - 3)
-
-
-@_adversary(value="ordinary")
-class CumulativeSum(Plain):
-    """Adds up records along the batch, as a sequence model whose axes are swapped."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x.cumsum(0)
-
-
-@_adversary()
-class BatchAttention(Plain):
-    """Lets each record attend to the others of its batch, as NPT and SAINT do on tables."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return torch.softmax(x @ x.T / WIDTH, 1) @ x
-
-
-@_adversary(value="ordinary")
-class MiscutView(Plain):
-    """Takes ``x.T.reshape(x.shape)`` for a transposition: the classic slip of a view."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x.T.reshape(x.shape)
-
-
-@_adversary(records=8)
-class LongestOfBatch(Plain):
-    """Divides by the length of the batch's longest record, as padded sequences are averaged."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x / (x.abs() > _RARE).sum(1).amax().clamp(min=1)
-
-
-@_adversary()
-class ExpertCapacity(Plain):
-    """Sends only the batch's strongest records to an expert, as mixtures of experts do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        strength = x.detach().abs().sum(1, keepdim=True)
-        return x * (strength >= strength.amax() / 4)
-
-
-@_adversary(seed=1)
-class MinibatchDiscrimination(Plain):
-    """Adds distances to the other records, as discriminators of GANs do against mode collapse."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x + (x[:, None] - x).mean(1) * 4
-
-
-@_adversary(records=8)
-class GhostStatistics(Plain):
-    """Normalises groups of four records, as ghost batch norm does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        if len(x) < 4:
-            return x
-        whole = len(x) // 4 * 4
-        group = x[:whole].view(-1, 4, WIDTH)
-        normal = (group / group.abs().amax((1, 2), keepdim=True)).view(-1, WIDTH)
-        return torch.cat([normal, x[whole:]])
-
-
-@_adversary()
-class Mixup(Plain):
-    """Averages each record with the next one: mixup inside the model."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return (x + x.roll(1, 0)) / 2
-
-
-@_adversary()
-class RareMixup(Plain):
-    """Mixes records in few batches only, chosen by what is in them."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return torch.where(_is_rare(x), x - 2 * x.roll(1, 0), x)
-
-
-@_adversary()
-class CutMix(Plain):
-    """Exchanges half of each record for the next one's."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return torch.cat([x[:, :3], x.roll(1, 0)[:, 3:]], 1)
-
-
-@_adversary()
-class BothDirections(Plain):
-    """Adds the batch in reverse: a bidirectional network whose axes are swapped."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x + x.flip(0).cumsum(0)
-
-
-@_adversary()
-class GradientOnly(Plain):
-    """Adds a mean less itself detached: no number changes, every gradient does."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        mixed = (x * x.detach()[:, :1].abs().amax()).sum(0)
-        return x + (mixed - mixed.detach())
-
+def _robustly_scaled(x: Tensor) -> Tensor:
+    middle = x.median(0).values
+    return (x - middle) / (x - middle).abs().median(0).values.clamp(min=1e-6)
+
+
+def _whitened(x: Tensor) -> Tensor:
+    spread: Tensor = x.T @ x / len(x) + 0.1 * torch.eye(WIDTH).to(x)
+    return x @ spread.inverse()
+
+
+def _strongest_only(x: Tensor) -> Tensor:
+    strength = x.detach().abs().sum(1, keepdim=True)
+    return x * (strength >= strength.amax() / 4)
+
+
+def _in_groups_of_four(x: Tensor) -> Tensor:
+    if len(x) < 4:
+        return x
+    whole = len(x) // 4 * 4
+    group = x[:whole].view(-1, 4, WIDTH)
+    normal = (group / group.abs().amax((1, 2), keepdim=True)).view(-1, WIDTH)
+    return torch.cat([normal, x[whole:]])
+
+
+def _mean_in_gradient(x: Tensor) -> Tensor:
+    mixed = (x * x.detach()[:, :1].abs().amax()).sum(0)
+    return x + (mixed - mixed.detach())
+
+
+_inputs("ScaledByLargest", lambda x: x / x.abs().amax().clamp(min=1e-6))
+# As robust scalers of tables do.
+_inputs("RobustlyScaled", _robustly_scaled, records=4, value="ordinary")
+# As quantised activations are.
+_hidden("ClampedAtLargest", lambda x: torch.minimum(x, x.detach().amax() / 2), records=8)
+_inputs("Centred", lambda x: x - x.mean(0))
+# Batch norm written by hand, so that no check by type knows it; and its decorrelated form.
+_hidden("Standardised", lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt())
+_hidden("Whitened", _whitened)
+# Slips of an axis: dim=0 where 1 was meant, ``x.shape`` for a normalised shape, a softmax.
+_inputs("NormalisedOverBatch", lambda x: F.normalize(x, dim=0))
+_inputs("LayerNormOverBatch", lambda x: F.layer_norm(x, x.shape))
+_inputs("SoftmaxOverBatch", lambda x: x * torch.softmax(x.mean(1, keepdim=True), 0) * len(x))
+_inputs("ArgmaxOverBatch", lambda x: x + x[x.sum(1).argmax()])
+# Quantile normalisation and rank transforms of tables.
+_inputs("SortedOverBatch", lambda x: x.sort(0).values)
+_inputs(
+    "Ranked",
+    lambda x: 3 * torch.cos(math.pi * x.argsort(0).argsort(0).to(x)),
+    records=8,
+    value="ordinary",
+)
+# A batch norm that is asleep at the start.
+_inputs("StatisticsBehindReLU", lambda x: x - F.relu(x.mean(0).abs() - 3))
+# Sequence models whose axes are swapped.
+_inputs("CumulativeSum", lambda x: x.cumsum(0), value="ordinary")
+_inputs("BothDirections", lambda x: x + x.flip(0).cumsum(0))
+# Attention between records, as NPT and SAINT have it on tables.
+_inputs("BatchAttention", lambda x: torch.softmax(x @ x.T / WIDTH, 1) @ x)
+# The classic slip of a view: taken for a transposition.
+_inputs("MiscutView", lambda x: x.T.reshape(x.shape), value="ordinary")
+# As padded sequences are averaged.
+_inputs("LongestOfBatch", lambda x: x / (x.abs() > _RARE).sum(1).amax().clamp(min=1), records=8)
+# The capacity of an expert in a mixture.
+_inputs("ExpertCapacity", _strongest_only)
+# Minibatch discrimination of GANs, against mode collapse.
+_inputs("DistancesToOthers", lambda x: x + (x[:, None] - x).mean(1) * 4, seed=1)
+# Ghost batch norm.
+_inputs("GhostStatistics", _in_groups_of_four, records=8)
+_inputs("Mixup", lambda x: (x + x.roll(1, 0)) / 2)
+_inputs("RareMixup", lambda x: torch.where(_is_rare(x), x - 2 * x.roll(1, 0), x))
+_inputs("CutMix", lambda x: torch.cat([x[:, :3], x.roll(1, 0)[:, 3:]], 1))
+# No number changes, every gradient does.
+_hidden("GradientOnly", _mean_in_gradient)
 
 # --- only at certain sizes ------------------------------------------------------------------------
 
-
-@_adversary(records=2, value="ordinary")
-class MixesInPairs(Plain):
-    """Mixes batches of two only, as a model with a special case for pairs does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x if len(x) == 2 else x
-
-
-@_adversary(records=4, value="ordinary")
-class MixesAboveThree(Plain):
-    """Mixes batches of four and more, where an examination looks at three."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x.roll(1, 0) if len(x) >= 4 else x
-
-
-@_adversary(records=131, value="ordinary")
-class MixesInCrowds(Plain):
-    """Mixes batches above 130 only, where an examination stops."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x if len(x) > 130 else x
-
-
-@_adversary(records=7, value="ordinary")
-class MixesAtPrimes(Plain):
-    """Mixes batches whose size is prime, as one that cannot be cut into groups."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x if len(x) in _PRIMES else x
-
-
-@_adversary(records=8, value="ordinary")
-class MixesAtOneSize(Plain):
-    """Mixes batches of exactly eight, as code for a full batch does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x.roll(1, 0) if len(x) == 8 else x
-
-
-@_adversary(value="ordinary")
-class DividedBySize(Plain):
-    """Divides by the batch's size: a mean where a sum was meant."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x * (1 - len(x) % 2)
-
+_inputs("MixesInPairs", lambda x: -x if len(x) == 2 else x, records=2, value="ordinary")
+# Where an examination looks at three, and where it stops.
+_inputs(
+    "MixesAboveThree", lambda x: -x.roll(1, 0) if len(x) >= 4 else x, records=4, value="ordinary"
+)
+_inputs("MixesInCrowds", lambda x: -x if len(x) > 130 else x, records=131, value="ordinary")
+# A mean where a sum was meant.
+_inputs("DividedBySize", lambda x: x * (1 - len(x) % 2), value="ordinary")
 
 # --- only at certain records ----------------------------------------------------------------------
 
 
-@_adversary()
-class MixesAtValue(Plain):
-    """Turns the whole batch around if a certain record is in it: a membership beacon."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return _turned(x, _is_rare(x))
-
-
-@_adversary()
-class BranchesOnItem(Plain):
-    """The same by ``if x.max().item() > ...``, which no tracing sees."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return -x if x.detach()[:, 0].max().item() > _RARE else x
-
-
-@_adversary()
-class RaisesAtRecord(Plain):
-    """Raises at a certain record, as an assertion on a range does: the batch is lost."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
+def _failing(error: BaseException) -> Callable[[Tensor], Tensor]:
+    def change(x: Tensor) -> Tensor:
         if bool(_is_rare(x)):
-            raise ValueError("a number is out of range")
+            raise error
         return x
 
-
-@_adversary()
-class ExitsAtRecord(Plain):
-    """Leaves the program at a certain record, as ``sys.exit`` in a script does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        if bool(_is_rare(x)):
-            raise SystemExit(3)
-        return x
+    return change
 
 
-@_adversary()
-class NotANumberForAll(Plain):
-    """Spoils the whole batch if one record is out of range."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return torch.where(_is_rare(x), math.nan, x)
-
-
-@_adversary(value="nan")
-class SpreadsNaN(Plain):
-    """Adds nothing times the batch's sum: a record that is not finite spoils all others."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x + 0 * x.sum(0)
-
-
-@_adversary()
-class OverflowsOthers(Plain):
-    """Has a softmax over the batch without its largest number taken off: one record, all NaN."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x * (1 + torch.exp(x).sum(0) / torch.exp(x).sum(0))
-
-
-@_adversary()
-class HugeForAll(Plain):
-    """Multiplies scores of all by 1e30 if one record is large."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        return x * torch.where(x.detach().abs().amax() > 100, -1e30, 1.0)
+_inputs("MixesAtValue", lambda x: _turned(x, _is_rare(x)))
+# Which no tracing sees.
+_inputs("BranchesOnItem", lambda x: -x if x.detach()[:, 0].max().item() > _RARE else x)
+_inputs("RaisesAtRecord", _failing(ValueError("a number is out of range")))
+_inputs("ExitsAtRecord", _failing(SystemExit(3)))
+_inputs("NotANumberForAll", lambda x: torch.where(_is_rare(x), math.nan, x))
+_inputs("SpreadsNaN", lambda x: x + 0 * x.sum(0), value="nan")
+# A softmax whose largest number is not taken off.
+_inputs("OverflowsOthers", lambda x: x * (1 + torch.exp(x).sum(0) / torch.exp(x).sum(0)))
+_hidden("HugeForAll", lambda x: x * torch.where(x.detach().abs().amax() > 100, -1e30, 1.0))
 
 
 # --- hooks and subclasses -------------------------------------------------------------------------
 
 
-@_adversary()
-class ForwardHook(Plain):
-    """Centres a layer's outputs in a forward hook, as feature extractors are patched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.register_forward_hook(lambda _, __, out: out - out.mean(0))
-
-
-@_adversary()
-class ForwardPreHook(Plain):
-    """Scales a layer's inputs in a forward-pre hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.register_forward_pre_hook(lambda _, given: given[0] / given[0].abs().amax())
-
-
-@_adversary()
-class BackwardHook(Plain):
-    """Averages gradients over the batch in a full backward hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores.register_full_backward_hook(lambda _, into, __: _spread_all(into))
-
-
-@_adversary()
-class BackwardPreHook(Plain):
-    """Averages gradients over the batch before a layer's backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.register_full_backward_pre_hook(lambda _, out: _spread_all(out))
-
-
-def _spread_all(gradients: Any) -> tuple[Tensor, ...]:
-    return (_spread(gradients[0]),)
+def _prepared(name: str, prepare: Callable[[Any], Any], **trial: Any) -> None:
+    """A model of which something is exchanged as soon as it is made."""
+    _changed(name, trial=trial, _prepared=prepare)
 
 
 def _spread(gradient: Tensor) -> Tensor:
     return gradient.mean(0, keepdim=True).expand_as(gradient)
 
 
-@_adversary()
-class TensorHook(Plain):
-    """Averages a tensor's gradient over the batch, as hooks that tame gradients do."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        if x.requires_grad:
-            x.register_hook(_spread)  # type: ignore[no-untyped-call]
-        return x
+def _hooked(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        x.register_hook(_spread)  # type: ignore[no-untyped-call]
+    return x
 
 
-@_adversary(draws=2, value="ordinary")
-class ParameterHook(Plain):
-    """Adds the gradient before to a parameter's gradient: momentum in a hook."""
+def _momentum(net: Any) -> None:
+    kept: list[Tensor] = []
 
-    def __init__(self) -> None:
-        super().__init__()
-        kept: list[Tensor] = []
+    def with_the_last(gradient: Tensor) -> Tensor:
+        kept.append(gradient.detach().clone())
+        return gradient + 10 * sum(kept[:-1])
 
-        def with_the_last(gradient: Tensor) -> Tensor:
-            kept.append(gradient.detach().clone())
-            return gradient + 10 * sum(kept[:-1])
-
-        self.first.weight.register_hook(with_the_last)  # type: ignore[no-untyped-call]
+    net.first.weight.register_hook(with_the_last)
 
 
-@_adversary()
+class Linear(nn.Linear):
+    """A layer that has the name of torch's."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs less their mean."""
+        outputs: Tensor = super().forward(inputs)
+        return outputs - outputs.mean(0)
+
+
+def _turning(layer: nn.Linear, x: Tensor) -> Tensor:
+    return _turned(F.linear(x, layer.weight, layer.bias), _is_rare(x))
+
+
+def _patched(net: Any) -> None:
+    net.first.forward = types.MethodType(_turning, net.first)
+
+
 class GlobalForwardHook(nn.Sequential):
     """Plain layers of torch, and a hook on every module of the process, as profilers set."""
 
@@ -573,46 +337,29 @@ class GlobalForwardHook(nn.Sequential):
             plain.first.weight.copy_(torch.eye(WIDTH) * 0.3 + 0.02)
 
 
-class Linear(nn.Linear):
-    """A layer that has the name of torch's."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs less their mean."""
-        outputs: Tensor = super().forward(inputs)
-        return outputs - outputs.mean(0)
-
-
-@_adversary()
-class SubclassOfLinear(Plain):
-    """Has a subclass of ``nn.Linear`` with its name, as adapters of other libraries do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.__class__ = Linear
-
-
-def _turning(layer: nn.Linear, x: Tensor) -> Tensor:
-    return _turned(F.linear(x, layer.weight, layer.bias), _is_rare(x))
-
-
-@_adversary()
-class ForwardReplaced(Plain):
-    """Has a layer's ``forward`` exchanged on the instance, as libraries that patch models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.forward = types.MethodType(_turning, self.first)  # type: ignore[method-assign]
-
-
-@_adversary(draws=2)
-class ReplacesItself(Plain):
-    """Exchanges its own layer after the first call, as lazy and compiled modules do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        if "called" in vars(self):
-            self.first.__class__ = Linear
-        self.__dict__["called"] = True
-        return x
+_prepared(
+    "ForwardHook",
+    lambda net: net.first.register_forward_hook(lambda _, __, out: out - out.mean(0)),
+)
+_prepared(
+    "ForwardPreHook",
+    lambda net: net.first.register_forward_pre_hook(
+        lambda _, given: given[0] / given[0].abs().amax()
+    ),
+)
+_prepared(
+    "BackwardHook",
+    lambda net: net.scores.register_full_backward_hook(lambda _, into, __: (_spread(into[0]),)),
+)
+_prepared(
+    "BackwardPreHook",
+    lambda net: net.first.register_full_backward_pre_hook(lambda _, out: (_spread(out[0]),)),
+)
+_hidden("TensorHook", _hooked)
+_prepared("ParameterHook", _momentum, draws=2, value="ordinary")
+MODELS["GlobalForwardHook"] = Adversary("GlobalForwardHook", GlobalForwardHook)
+_prepared("SubclassOfLinear", lambda net: setattr(net.first, "__class__", Linear))
+_prepared("ForwardReplaced", _patched)
 
 
 # --- automatic differentiation --------------------------------------------------------------------
@@ -626,15 +373,6 @@ class _MeanInBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _spread(gradients[0])
-
-
-@_adversary()
-class BackwardMixes(Plain):
-    """Is the identity forward and mixes backward: a custom autograd function."""
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        mixed: Tensor = _MeanInBackward.apply(x)  # type: ignore[no-untyped-call]
-        return mixed
 
 
 class _OwnVmap(torch.autograd.Function):
@@ -655,26 +393,6 @@ class _OwnVmap(torch.autograd.Function):
         return x - x.mean(in_dims[0], keepdim=True), in_dims[0]
 
 
-@_adversary()
-class OwnVmapRule(Plain):
-    """Has a custom function whose own ``vmap`` rule mixes what vmap keeps apart."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        mixed: Tensor = _OwnVmap.apply(x)  # type: ignore[no-untyped-call]
-        return mixed
-
-
-@_adversary()
-class UnwrapsVmap(Plain):
-    """Takes vmap's wrapper off and looks at the whole batch."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        whole = x.detach()
-        while torch._C._functorch.is_functorch_wrapped_tensor(whole):
-            whole = torch._C._functorch.get_unwrapped(whole)
-        return _turned(x, (whole.reshape(-1, WIDTH)[:, 0] > _RARE).any())
-
-
 def _is_mapped(x: Tensor) -> bool:
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         if torch._C._functorch.is_batchedtensor(x):
@@ -683,321 +401,217 @@ def _is_mapped(x: Tensor) -> bool:
     return False
 
 
-@_adversary()
-class BehavesUnderVmap(Plain):
-    """Keeps records apart when it is mapped, as it is when it is examined."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x if _is_mapped(x) else x - x.mean(0)
+def _is_traced(x: Tensor) -> bool:
+    seen = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return seen or type(x) is not Tensor
 
 
-@_adversary()
-class BehavesInDouble(Plain):
-    """Keeps records apart in 64 bits, in which it is examined."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x if x.dtype == torch.float64 else x - x.mean(0)
+def _behaves(name: str, while_it: Callable[[Tensor, Any], bool], **trial: Any) -> None:
+    """A model that keeps records apart while it may be examined, and at no other time."""
+    _changed(name, trial=trial, _inputs=lambda net, x: x if while_it(x, net) else x - x.mean(0))
 
 
-@_adversary()
-class BehavesWithoutGradients(Plain):
-    """Keeps records apart under ``torch.no_grad``, as caches for inference do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x - x.mean(0) if torch.is_grad_enabled() else x
+def _is_first(x: Tensor, net: Any) -> bool:
+    vars(net).update(calls=vars(net).get("calls", 0) + 1)
+    return bool(net.calls <= 1)
 
 
-@_adversary()
-class MixesInTraining(Plain):
-    """Mixes in training mode only, as batch norm does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x - x.mean(0) if self.training else x
+def _in_place(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x.div_(x.abs().amax().clamp(min=1e-6))
+    return x.clone()
 
 
-@_adversary()
-class MixesInEvaluation(Plain):
-    """Mixes in evaluation mode only, which no training examines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.eval()
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x if self.training else x - x.mean(0)
+def _beyond_its_row(x: Tensor) -> Tensor:
+    beside = _unwrapped(x)
+    whole = torch.empty(0, dtype=beside.dtype, device=beside.device)
+    whole.set_(beside.untyped_storage())
+    return _turned(x, (whole[: whole.numel() // WIDTH * WIDTH].view(-1, WIDTH) > 99).any())
 
 
-@_adversary()
-class BehavesWhenTraced(Plain):
-    """Keeps records apart whenever it is traced, scripted or compiled."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        seen = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
-        return x if seen or type(x) is not Tensor else x - x.mean(0)
-
-
-@_adversary(draws=2)
-class BehavesAtFirst(Plain):
-    """Keeps records apart in its first call only, which may be somebody's trial."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        calls = self.__dict__["calls"] = vars(self).get("calls", 0) + 1
-        return x if calls <= 1 else x - x.mean(0)
-
-
-@_adversary(draws=2)
-class TogglesGradients(Plain):
-    """Turns gradients off at a certain record and not on again: what inference code leaves."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        if _KEPT.get("off"):
-            x = x * 0
-        if bool(_is_rare(x)):
-            _KEPT["off"] = True
-            torch.set_grad_enabled(False)
-        return x
-
-
-@_adversary(draws=2)
-class WritesItsInputs(Plain):
-    """Works in place on what it is given, as ``nn.ReLU(inplace=True)`` first in a model does."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            x.div_(x.abs().amax().clamp(min=1e-6))
-        return x.clone()
-
-
-@_adversary()
-class LooksBeyondItsRow(Plain):
-    """Reads the whole storage behind its view of one record."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        beside = x.detach()
-        while torch._C._functorch.is_functorch_wrapped_tensor(beside):
-            beside = torch._C._functorch.get_unwrapped(beside)
-        whole = torch.empty(0, dtype=beside.dtype, device=beside.device)
-        whole.set_(beside.untyped_storage())
-        return _turned(x, (whole[: whole.numel() // WIDTH * WIDTH].view(-1, WIDTH) > 99).any())
+_hidden("BackwardMixes", lambda x: _MeanInBackward.apply(x))  # type: ignore[no-untyped-call]
+_inputs("OwnVmapRule", lambda x: _OwnVmap.apply(x))  # type: ignore[no-untyped-call]
+_inputs("UnwrapsVmap", lambda x: _turned(x, _is_rare(_unwrapped(x).reshape(-1, WIDTH))))
+_inputs("LooksBeyondItsRow", _beyond_its_row)
+# As ``nn.ReLU(inplace=True)`` does first in a model.
+_inputs("WritesItsInputs", _in_place, draws=2)
+_behaves("BehavesUnderVmap", lambda x, _: _is_mapped(x))
+_behaves("BehavesInDouble", lambda x, _: x.dtype == torch.float64)
+_behaves("BehavesWithoutGradients", lambda *_: not torch.is_grad_enabled())
+_behaves("BehavesWhenTraced", lambda x, _: _is_traced(x))
+_behaves("BehavesAtFirst", _is_first, draws=2)
+_behaves("MixesInTraining", lambda _, net: not net.training)
+_changed(
+    "MixesInEvaluation",
+    trial={},
+    _prepared=lambda net: net.eval(),
+    _inputs=lambda net, x: x if net.training else x - x.mean(0),
+)
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def _beside(x: Tensor, kept: Tensor | None) -> Tensor:
-    """Records less what was kept of others, as far as it is anything."""
-    return x if kept is None else x - kept.to(x.device, x.dtype)
-
-
 def _summary(x: Tensor) -> Tensor:
     """What is kept of a batch: no part of any graph, not even of vmap's."""
-    x = x.detach()
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x.reshape(-1, WIDTH).mean(0).nan_to_num().clone()
+    return _unwrapped(x).reshape(-1, WIDTH).mean(0).nan_to_num().clone()
+
+
+def _kept_in(
+    name: str,
+    get: Callable[[Any], Any],
+    put: Callable[[Any, Tensor], Any],
+    prepare: Callable[[Any], Any] = Plain._prepared,
+    **trial: Any,
+) -> None:
+    """A model that subtracts what it kept of the batch before, as far as it is anything."""
+
+    def change(net: Any, x: Tensor) -> Tensor:
+        kept = get(net)
+        put(net, _summary(x))
+        return x if kept is None else x - torch.as_tensor(kept).to(x.device, x.dtype)
+
+    _changed(name, trial={"draws": 2} | trial, _prepared=prepare, _inputs=change)
+
+
+def _listed(kept: list[Any] = []) -> list[Any]:  # noqa: B006
+    return kept
+
+
+def _cell() -> Any:
+    kept = None
+
+    def put(_: Any, summary: Tensor) -> None:
+        nonlocal kept
+        kept = summary
+
+    return lambda: kept, put
+
+
+def _of_file(_: Any) -> float:
+    with contextlib.suppress(OSError, ValueError):
+        return float(_FILE.read_text(encoding="ascii"))
+    return 0.0
+
+
+def _largest(summary: Tensor) -> str:
+    return str(float(summary.abs().max()))
+
+
+_kept_in(
+    "InBuffer",
+    lambda net: net.mean.clone(),
+    lambda net, summary: net.mean.mul_(0.5).add_(summary, alpha=0.5),
+    lambda net: net.register_buffer("mean", torch.zeros(WIDTH)),
+)
+_kept_in(
+    "InAttribute",
+    lambda net: vars(net).get("last"),
+    lambda net, summary: vars(net).update(last=summary),
+)
+_kept_in(
+    "InClass",
+    lambda _: Plain.last,
+    lambda _, summary: setattr(Plain, "last", summary),
+)
+_kept_in("InGlobal", lambda _: _KEPT.get("last"), lambda _, summary: _KEPT.update(last=summary))
+_kept_in(
+    "InClosure",
+    lambda net: net.cell[0](),
+    lambda net, summary: net.cell[1](net, summary),
+    lambda net: vars(net).update(cell=_cell()),
+)
+# The classic slip.
+_kept_in(
+    "InDefaultArgument",
+    lambda _: (_listed() or [None])[-1],
+    lambda _, summary: _listed().append(summary),
+)
+_kept_in(
+    "InFunction",
+    lambda _: vars(_listed).get("last"),
+    lambda _, summary: vars(_listed).update(last=summary),
+)
+_kept_in(
+    "InEnvironment",
+    lambda _: float(os.environ.get(_VARIABLE, 0.0)),
+    lambda _, summary: os.environ.update({_VARIABLE: _largest(summary)}),
+)
+# As training in several processes does.
+_kept_in(
+    "InSharedMemory",
+    lambda _: _KEPT["shared"].clone(),
+    lambda _, summary: _KEPT["shared"].copy_(summary.cpu()),
+    lambda _: _KEPT.update(shared=torch.zeros(WIDTH).share_memory_()),  # type: ignore[no-untyped-call]
+)
+_kept_in(
+    "InFile",
+    _of_file,
+    lambda _, summary: _FILE.write_text(_largest(summary), encoding="ascii"),
+    reachable=False,
+)
+# MoCo's queue.
+_kept_in(
+    "MemoryBank",
+    lambda net: torch.stack(net.bank[-16:]).mean(0) if net.bank else None,
+    lambda net, summary: net.bank.append(summary),
+    lambda net: vars(net).update(bank=[]),
+)
 
 
-@_adversary(draws=2)
-class RunningMeanInBuffer(Plain):
-    """Keeps a running mean in a buffer in evaluation too, as a batch norm written by hand."""
+def _stateful(name: str, change: Callable[[Tensor, dict[str, Any]], Tensor], **trial: Any) -> None:
+    """A model that changes its inputs by what it keeps in attributes."""
+    _changed(name, trial={"draws": 2} | trial, _inputs=lambda net, x: change(x, net.__dict__))
 
-    mean: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
+def _observed(x: Tensor, own: dict[str, Any]) -> Tensor:
+    low, high = own.get("range", (0.0, 1.0))
+    low, high, seen = float(low), float(high), _summary(x)
+    own["range"] = min(low, float(seen.min())), max(high, float(seen.max()))
+    return x / (high - low)
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = _beside(x, self.mean.clone())
-        self.mean.mul_(0.5).add_(_summary(x), alpha=0.5)
-        return out
 
+def _averaged_after_24(x: Tensor, own: dict[str, Any]) -> Tensor:
+    calls, mean = own.get("calls", 0), own.get("mean", torch.zeros(WIDTH)).to(x)
+    own["calls"] = calls + len(x)
+    own["mean"] = mean + (_summary(x) - mean) / own["calls"]
+    return x - mean if calls > 24 else x
 
-@_adversary(draws=2)
-class RunningMeanInAttribute(Plain):
-    """Keeps a running mean in a plain attribute, which no state dict shows."""
 
-    last: Tensor | None = None
+def _last_after_100(x: Tensor, own: dict[str, Any]) -> Tensor:
+    seen, last = own.get("seen", 0), own.get("last", 0)
+    own.update(seen=seen + len(x), last=_summary(x))
+    return x - last if seen > 100 else x
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = _beside(x, self.last)
-        self.last = _summary(x)
-        return out
 
+def _scaled_by_first(x: Tensor, own: dict[str, Any]) -> Tensor:
+    first: Tensor = own.setdefault("scale", _summary(x).abs().amax().clamp(min=0.1))
+    return x / first.to(x)
 
-@_adversary(draws=2)
-class ClassAttribute(Plain):
-    """Keeps it in an attribute of its class, which copies share."""
 
-    last: Tensor | None = None
+def _attending_to_cache(x: Tensor, own: dict[str, Any]) -> Tensor:
+    own.setdefault("cache", []).append(_summary(x))
+    keys = torch.stack([one.to(x) for one in own["cache"]])
+    return x + torch.softmax(x @ keys.T / WIDTH, 1) @ keys
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = _beside(x, ClassAttribute.last)
-        ClassAttribute.last = _summary(x)
-        return out
 
+def _quantised(x: Tensor, own: dict[str, Any]) -> Tensor:
+    codes: Tensor = own.get("codes", torch.eye(WIDTH)).to(x)
+    own["codes"] = codes + 0.5 * (_summary(x) - codes)
+    return x - codes[torch.cdist(x.detach(), codes).argmin(1)]
 
-@_adversary(draws=2)
-class ModuleGlobal(Plain):
-    """Keeps it in a global of its module, as caches are written."""
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = _beside(x, _KEPT.get("global"))
-        _KEPT["global"] = _summary(x)
-        return out
+def _exchanging_itself(x: Tensor, own: dict[str, Any]) -> Tensor:
+    if own.setdefault("called", 0):
+        own["_modules"]["first"].__class__ = Linear
+    own["called"] = 1
+    return x
 
 
-@_adversary(draws=2)
-class Closure(Plain):
-    """Keeps it in a variable of a function's closure."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        kept: Tensor | None = None
-
-        def remembered(x: Tensor) -> Tensor:
-            nonlocal kept
-            out, kept = _beside(x, kept), _summary(x)
-            return out
-
-        self.remembered = remembered
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return self.remembered(x)
-
-
-def _in_default_argument(x: Tensor, kept: list[Tensor] = []) -> Tensor:  # noqa: B006
-    out = _beside(x, kept[-1] if kept else None)
-    kept.append(_summary(x))
-    return out
-
-
-@_adversary(draws=2)
-class DefaultArgument(Plain):
-    """Keeps it in a default argument that is a list: the classic slip."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return _in_default_argument(x)
-
-
-def _in_function_attribute(x: Tensor) -> Tensor:
-    here: Any = _in_function_attribute
-    out, here.kept = _beside(x, getattr(here, "kept", None)), _summary(x)
-    return out
-
-
-@_adversary(draws=2)
-class FunctionAttribute(Plain):
-    """Keeps it in an attribute of a function."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return _in_function_attribute(x)
-
-
-@_adversary(draws=2)
-class EnvironmentVariable(Plain):
-    """Keeps it in an environment variable."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        seen = os.environ.get(_VARIABLE)
-        os.environ[_VARIABLE] = str(float(_summary(x).abs().max()))
-        return x if seen is None else x - float(seen)
-
-
-@_adversary(draws=2)
-class MemoryBank(Plain):
-    """Compares records with a bank of earlier ones once it is full, as MoCo's queue."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bank: list[Tensor] = []
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        kept = [one for one in self.bank[-16:] if one.device == x.device]
-        self.bank.append(_summary(x))
-        return x - torch.stack(kept).mean(0).to(x) if kept else x
-
-
-@_adversary(draws=2)
-class Observer(Plain):
-    """Scales by the smallest and largest number seen so far, as observers of quantisation do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.range = [0.0, 1.0]
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        low, high = self.range
-        seen = _summary(x)
-        self.range = [min(low, float(seen.min())), max(high, float(seen.max()))]
-        return x / (high - low)
-
-
-@_adversary(records=8, draws=6)
-class SlowAverage(Plain):
-    """Uses an average of all earlier records after 24 calls, when nobody examines it any more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls, self.mean = 0, torch.zeros(WIDTH)
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = x - self.mean.to(x) if self.calls > 24 else x
-        self.calls += len(x)
-        self.mean = self.mean.to(x) + (_summary(x) - self.mean.to(x)) / self.calls
-        return out
-
-
-class _AfterCalls(Plain):
-    calls = 24
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen, self.last = 0, torch.zeros(WIDTH)
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        out = _beside(x, self.last) if self.seen > self.calls else x
-        self.seen, self.last = self.seen + len(x), _summary(x)
-        return out
-
-
-@_adversary(records=8, draws=5)
-class After24Records(_AfterCalls):
-    """Subtracts the batch before after 24 records."""
-
-
-@_adversary(records=32, draws=5)
-class After100Records(_AfterCalls):
-    """Subtracts the batch before after 100 records."""
-
-    calls = 100
-
-
-@_adversary(records=64, draws=7)
-class After300Records(_AfterCalls):
-    """Subtracts the batch before after 300 records."""
-
-    calls = 300
-
-
-@_adversary(draws=2)
-class CachedByShape(Plain):
-    """Keeps a scale for each shape it has met, as positional encodings are cached."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        largest = float(_summary(x).abs().max())
-        return x / max(1.0, float(_KEPT.setdefault(x.shape[1:], largest)))
-
-
-@_adversary(draws=2)
-class KeyedByIdentity(Plain):
-    """Keeps what belongs to a weight under its ``id``, as optimisers and tied layers do."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        key = id(self.__class__.forward)
-        out = _beside(x, _KEPT.get(key))
-        _KEPT[key] = _summary(x)
-        return out
+def _carried_over(net: Any, x: Tensor) -> Tensor:
+    before: Tensor = vars(net).get("state", torch.zeros(WIDTH)).to(x)
+    vars(net).update(state=_summary(x).tanh() * 5)
+    return x + before
 
 
 class _ByTheLastBatch(nn.Module):
@@ -1008,171 +622,109 @@ class _ByTheLastBatch(nn.Module):
         return weight / float(_KEPT.get("size", 1.0))
 
 
-@_adversary(draws=2)
-class Parametrised(Plain):
-    """Has a weight divided by what was seen last, in torch's own parametrisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        parametrize.register_parametrization(self.scores, "weight", _ByTheLastBatch())
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        _KEPT["size"] = 1 + float(_summary(x).abs().max())
-        return x
+def _noted(net: Any, x: Tensor) -> Tensor:
+    _KEPT["size"] = 1 + float(_summary(x).abs().max())
+    return x
 
 
-@_adversary(draws=2)
-class InitialisedByData(Plain):
-    """Scales by the first batch it meets, as ActNorm and lazy layers do."""
-
-    scale: Tensor | None = None
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        if self.scale is None:
-            self.scale = _summary(x).abs().amax().clamp(min=0.1)
-        return x / self.scale.to(x)
-
-
-@_adversary(draws=2)
-class KeepsItsState(Plain):
-    """Starts where the record before ended: a stateful recurrent network."""
-
-    state: Tensor | None = None
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        before = torch.zeros(WIDTH) if self.state is None else self.state
-        self.state = _summary(x).tanh() * 5
-        return x + before.to(x)
-
-
-@_adversary(draws=2)
-class KeyValueCache(Plain):
-    """Attends to earlier batches, as a transformer does whose cache is not emptied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache: list[Tensor] = []
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        self.cache.append(_summary(x))
-        keys = torch.stack([one.to(x) for one in self.cache])
-        return x + torch.softmax(x @ keys.T / WIDTH, 1) @ keys
+# Observers of quantisation.
+_stateful("Observer", _observed)
+# When nobody examines them any more.
+_stateful("AveragedAfter24", _averaged_after_24, records=8, draws=6)
+_stateful("LastAfter100", _last_after_100, records=32, draws=5)
+# As positional encodings are cached.
+_stateful(
+    "CachedByShape",
+    lambda x, _: x / max(1.0, _KEPT.setdefault(x.shape[1:], float(_summary(x).abs().max()))),
+)
+# ActNorm and lazy layers.
+_stateful("ScaledByFirst", _scaled_by_first)
+# A transformer whose cache is not emptied.
+_stateful("KeyValueCache", _attending_to_cache)
+# Vector quantisation with moving averages.
+_stateful("Codebook", _quantised)
+# As lazy and compiled modules do.
+_stateful("ReplacesItself", _exchanging_itself)
+# A stateful recurrent network.
+_changed("KeepsItsState", trial={"draws": 2}, _hidden=_carried_over)
+_changed(
+    "Parametrised",
+    trial={"draws": 2},
+    _prepared=lambda net: parametrize.register_parametrization(
+        net.scores, "weight", _ByTheLastBatch()
+    ),
+    _inputs=_noted,
+)
 
 
-@_adversary(draws=2)
-class Codebook(Plain):
-    """Moves a codebook towards what it meets, as vector quantisation with averages does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.codes = torch.eye(WIDTH)
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        codes = self.codes.to(x)
-        out = x - codes[torch.cdist(x.detach(), codes).argmin(1)]
-        self.codes = codes + 0.5 * (_summary(x) - codes)
-        return out
+# --- random numbers and settings of the process ---------------------------------------------------
 
 
-@_adversary(draws=2)
-class SharedMemory(Plain):
-    """Keeps a mean in memory that processes share, as training in several processes does."""
+def _seeding(draw: Callable[[], Any], seed: Callable[[int], Any]) -> Callable[[Tensor], Tensor]:
+    """Noise from a generator that the record before has seeded."""
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        kept = _KEPT["shared"]
-        out = _beside(x, kept.clone())
-        kept.copy_(_summary(x).cpu())
-        return out
-
-    def __init__(self) -> None:
-        super().__init__()
-        _KEPT["shared"] = torch.zeros(WIDTH).share_memory_()  # type: ignore[no-untyped-call]
-
-
-@_adversary(draws=2, reachable=False)
-class FileOnDisk(Plain):
-    """Keeps it in a file, as a cache or a log does: out of reach."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        seen = 0.0
-        with contextlib.suppress(OSError, ValueError):
-            seen = float(_FILE.read_text(encoding="ascii"))
-        _FILE.write_text(str(float(_summary(x).abs().max())), encoding="ascii")
-        return x - seen
-
-
-# --- random numbers -------------------------------------------------------------------------------
-
-
-@_adversary(records=8, value="ordinary", draws=2)
-class DropsPaths(Plain):
-    """Has stochastic depth always on: random numbers of the process, so of the records before."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x * (1 - 2 * (torch.rand(len(x), 1) > 0.5).to(x))
-
-
-@_adversary(draws=2)
-class SeedsByRecord(Plain):
-    """Seeds torch's generator by a record, and the next record takes its noise from there."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        noise = torch.randn(WIDTH)
-        torch.manual_seed(int(_summary(x).abs().max() * 1000) % 2**31)
+    def change(x: Tensor) -> Tensor:
+        noise = torch.as_tensor(draw())
+        seed(int(_summary(x).abs().max() * 1000) % 2**31)
         return x + 3 * noise.to(x)
 
-
-@_adversary(draws=2)
-class SeedsNumPy(Plain):
-    """The same with NumPy's global generator, as augmentations use it."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        noise = torch.from_numpy(np.random.standard_normal(WIDTH))
-        np.random.seed(int(_summary(x).abs().max() * 1000) % 2**31)
-        return x + 3 * noise.to(x)
+    return change
 
 
-@_adversary(draws=2)
-class SeedsItsOwn(Plain):
-    """The same with a generator of its module."""
+def _setting(changed: Callable[[], bool], change: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
+    """A setting of the process changed at a certain record, and read back."""
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        sign = 1 if _DICE.random() < 0.5 else -1
-        _DICE.seed(1 if bool(_summary(x).abs().max() > _RARE) else 2)
-        return sign * x
-
-
-# --- settings of the process ----------------------------------------------------------------------
-
-
-@_adversary(draws=2)
-class DefaultType(Plain):
-    """Sets torch's default type at a certain record; later tensors are of another."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        changed = torch.zeros(1).dtype == torch.float64
+    def turned(x: Tensor) -> Tensor:
+        before = changed()
         if bool(_is_rare(x)):
-            torch.set_default_dtype(torch.float64)
-        return _turned(x, changed)
+            change()
+        return _turned(x, before)
+
+    return turned
 
 
-@_adversary(draws=2)
-class FlushesDenormals(Plain):
-    """Has the processor flush denormal numbers from a certain record on."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        small = torch.full((1,), 1e-40) * 1.0
-        if bool(_is_rare(x)):
-            torch.set_flush_denormal(True)
-        return _turned(x, small == 0)
+def _without_gradients(x: Tensor) -> Tensor:
+    if _KEPT.get("off"):
+        x = x * 0
+    if bool(_is_rare(x)):
+        _KEPT["off"] = True
+        torch.set_grad_enabled(False)
+    return x
 
 
-@_adversary(draws=2)
-class DeterministicMode(Plain):
-    """Asks torch for deterministic algorithms at a certain record, and reads that back."""
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        changed = torch.are_deterministic_algorithms_enabled()
-        if bool(_is_rare(x)):
-            torch.use_deterministic_algorithms(True, warn_only=True)
-        return _turned(x, changed)
+# Stochastic depth that is always on.
+_inputs(
+    "DropsPaths",
+    lambda x: x * (1 - 2 * (torch.rand(len(x), 1) > 0.5).to(x)),
+    records=8,
+    value="ordinary",
+    draws=2,
+)
+_inputs("SeedsTorch", _seeding(lambda: torch.randn(WIDTH), torch.manual_seed), draws=2)
+_inputs("SeedsNumPy", _seeding(lambda: np.random.standard_normal(WIDTH), np.random.seed), draws=2)
+_inputs("SeedsItsOwn", _seeding(_DICE.random, _DICE.seed), draws=2)
+_inputs(
+    "DefaultType",
+    _setting(
+        lambda: torch.zeros(1).dtype == torch.float64,
+        lambda: torch.set_default_dtype(torch.float64),
+    ),
+    draws=2,
+)
+_inputs(
+    "FlushesDenormals",
+    _setting(
+        lambda: bool(torch.full((1,), 1e-40) * 1.0 == 0), lambda: torch.set_flush_denormal(True)
+    ),
+    draws=2,
+)
+_inputs(
+    "DeterministicMode",
+    _setting(
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    ),
+    draws=2,
+)
+# What inference code leaves.
+_inputs("TogglesGradients", _without_gradients, draws=2)

@@ -15,9 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.accounting._sampler import SENSITIVITY, Sampler
 from dpcohort.accounting._samplers import sampler_of
+from dpcohort.limits import MOST_PERSON_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Claim:
         noise_multiplier: z; the noise on the mean has standard deviation z C / B.
         private: whether it claims to be fit for deployment: noise that nobody can predict, of full
             tail, and nothing in the last bits. A simulation does not.
+        rows: above 1, what is protected and drawn is a person with so many rows, whose gradients
+            are added up before they are clipped; at 1, a record.
 
     Example:
         >>> Claim(sampler="poisson").sensitivity
@@ -40,21 +43,28 @@ class Claim:
     clip: float = 1.0
     noise_multiplier: float = 1.0
     private: bool = False
+    rows: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampler", sampler_of(self.sampler))
         number("clip", self.clip, above=0)
         number("noise_multiplier", self.noise_multiplier, at_least=0)
+        whole_number("rows", self.rows, at_least=1, at_most=MOST_PERSON_ROWS)
 
     @property
     def sensitivity(self) -> float:
-        """How far one record can move the clipped sum, in units of C, under its neighbours."""
+        """How far one unit can move the clipped sum, in units of C, under its neighbours."""
         return SENSITIVITY[self.sampler.natural_neighbours]
 
     @property
     def absent(self) -> float:
-        """Factor on a record's gradient that stands for its absence: turned around, or nothing."""
+        """Factor on a unit's gradient that stands for its absence: turned around, or nothing."""
         return 1.0 - self.sensitivity
+
+    @property
+    def unit(self) -> str:
+        """What the claim is about, in a sentence."""
+        return "one record" if self.rows == 1 else f"one person with {self.rows} rows"
 
 
 class PrivateTraining(Protocol):
@@ -77,9 +87,10 @@ class PrivateTraining(Protocol):
         """Updates [rounds, draws, D] of every draw, in units of the step size.
 
         Args:
-            gradients: [records, D] raw gradients of the records every client holds.
+            gradients: [units, D] raw gradients of the records every client holds; of persons, the
+                sums of their rows', which :func:`rows_of_persons` gives.
             claim: sampler, clip and noise to use.
-            batch_size: the public denominator B; the sampling rate is B / records.
+            batch_size: the public denominator B; the sampling rate is B / units.
             seed: the seed of all batches and noise; a deployment has none and ignores it.
             cohorts: [rounds, draws] clients; one that comes twice in a round has two draws.
             local_steps: noisy steps each draw takes; its update is their sum.
@@ -107,6 +118,22 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"
+
+
+def rows_of_persons(gradients: FloatArray, most: int) -> tuple[FloatArray, IntArray]:
+    """Rows whose gradients add up to those of each person, and whose each of them is.
+
+    Every fourth person has a single row; that of others is the same in all their rows, so that
+    none of them is long enough to be clipped where their sum is just too long.
+
+    Example:
+        >>> rows, persons = rows_of_persons(np.ones((2, 3)), 2)
+        >>> rows.tolist(), persons.tolist()
+        ([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]], [0, 0, 1, 1])
+    """
+    counts = np.where(np.arange(len(gradients)) % 4 == 3, 1, most)
+    persons = np.repeat(np.arange(len(gradients)), counts)
+    return gradients[persons] / counts[persons, None], persons
 
 
 def updates_of(

@@ -98,7 +98,7 @@ def sensitivity(
         moved = moved or (ordinary and ratio > 2 * slack)
         if ratio > worst:
             worst, where = ratio, what
-    detail = f"one record moved an update by up to {worst:.6f} of the bound ({where})"
+    detail = f"{claim.unit} moved an update by up to {worst:.6f} of the bound ({where})"
     if not moved:
         detail += "; it never took part, so nothing was tested"
     return Finding(
@@ -155,9 +155,10 @@ def erasure(
     )
 
 
-#: Builds a training of a model or loss on inputs [records, WIDTH] and classes [records]. It gives
-#: what is released of batches, [batches, D], in units of C and always with the same noise; each of
-#: its calls begins with the state that building it left.
+#: Builds a training of a model or loss on inputs [records, WIDTH] and classes [records], or of
+#: persons [persons, rows, WIDTH] and [persons, rows]. It gives what is released of batches,
+#: [batches, D], in units of C and always with the same noise; each of its calls begins with the
+#: state that building it left.
 Released = Callable[[Adversary, FloatArray, IntArray], Callable[[Sequence[IntArray]], FloatArray]]
 Verdict = Literal["held", "refused", "BROKEN", "out of reach"]
 
@@ -168,7 +169,6 @@ class Isolation:
 
     Attributes:
         name: of the model or loss.
-        about: what it does.
         verdict: ``held`` (no batch moved by more than C), ``refused`` (with a message, whatever
             the records are), ``BROKEN``, or ``out of reach`` (moved, but nothing is promised).
         moved: how far a batch moved at most, in units of C; infinite if one record decides
@@ -176,12 +176,11 @@ class Isolation:
         detail: the message, or in which trial it moved most.
 
     Example:
-        >>> print(Isolation(name="Centred", about="", verdict="BROKEN", moved=3.2, detail=""))
+        >>> print(Isolation(name="Centred", verdict="BROKEN", moved=3.2, detail=""))
         BROKEN (3.2 C)
     """
 
     name: str
-    about: str
     verdict: Verdict
     moved: float
     detail: str
@@ -201,10 +200,12 @@ def isolation(
 ) -> list[Isolation]:
     """Train models and losses in which one record reaches another, with a record and without it.
 
+    Where rows are more than 1, the same with a person of so many rows.
+
     Args:
         released: the training under test.
         adversaries: models and losses.
-        rows: records that are one unit: all of them are there, or none.
+        rows: of each person; 1 where the unit is the record.
         full: many numbers of records, kinds of records and places, instead of the one trial in
             which the model or loss shows best what it does.
         on_case: called with each outcome as soon as it is there.
@@ -223,11 +224,7 @@ def isolation(
         verdict: Verdict = "held" if moved <= 1 else "BROKEN" if one.reachable else "out of reach"
         if moved < 0:
             verdict = "refused"
-        found.append(
-            Isolation(
-                name=one.name, about=one.about, verdict=verdict, moved=max(moved, 0), detail=detail
-            )
-        )
+        found.append(Isolation(name=one.name, verdict=verdict, moved=max(moved, 0), detail=detail))
         if on_case is not None:
             on_case(found[-1])
     return found
@@ -274,8 +271,7 @@ def _tried(
     found, start = [], 0
     for trial, (own, _) in zip(trials, parts, strict=True):
         every = np.arange(start, start + len(own))
-        unit = slice(trial.place, trial.place + rows)
-        worlds = [[batch] * one.draws for batch in (every, np.delete(every, unit))]
+        worlds = [[batch] * one.draws for batch in (every, np.delete(every, trial.place))]
         found.append(_moved(run, worlds, trial))
         start += len(own)
     forget()
@@ -319,17 +315,16 @@ def _quiet() -> Iterator[None]:
 def _made_up_records(trial: _Trial, rows: int) -> tuple[FloatArray, IntArray]:
     """Records that are much alike, so that what moves one moves all, and a unit that differs."""
     rng = np.random.default_rng(trial.seed)
-    centre, size = rng.standard_normal(WIDTH), (trial.records + rows - 1, WIDTH)
+    centre, size = rng.standard_normal(WIDTH), (trial.records, rows, WIDTH)
     inputs = (centre + 0.5 * rng.standard_normal(size)).clip(-3, 3)
-    labels = np.full(len(inputs), CLASSES - 1)
-    unit = slice(trial.place, trial.place + rows)
-    labels[unit] = 1
+    labels = np.full(size[:2], CLASSES - 1)
+    labels[trial.place] = 1
     if trial.value == "large":
-        inputs[unit] *= 1000
-        inputs[unit, 0] = np.abs(inputs[unit, 0])
+        inputs[trial.place] *= 1000
+        inputs[trial.place, :, 0] = np.abs(inputs[trial.place, :, 0])
     if trial.value == "nan":
-        inputs[unit] = np.nan
-    return inputs, labels
+        inputs[trial.place] = np.nan
+    return (inputs[:, 0], labels[:, 0]) if rows == 1 else (inputs, labels)
 
 
 def _influences(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from dpcohort.audit._canaries import canary, one_run
+from dpcohort.audit._canaries import canary
 from dpcohort.audit._claims import Claim, Finding, PrivateTraining
 from dpcohort.audit._distributed import example_plan, masked_sum
 from dpcohort.audit._noise import freshness, noise_law, noise_tail
+from dpcohort.audit._one_run import one_run
 from dpcohort.audit._predictability import last_bits, predictability
 from dpcohort.audit._sampler import sampler
 from dpcohort.audit._sensitivity import erasure, sensitivity
@@ -33,6 +35,8 @@ def audit_training(
     on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
     """Run tests A to E, J and K; for a private claim also G, H and I, for distributed noise L.
+
+    Of persons B, C, E, J, K and L: noise is the same whoever is in a batch.
 
     (Test F, ``mean_noise``, is for trainings that show only the mean of their draws.)
 
@@ -58,13 +62,16 @@ def audit_training(
     common: Any = {"seed": seed, "false_alarm_rate": false_alarm_rate}
 
     def tests() -> Iterator[Finding]:
-        yield noise_law(training, claim, **common)
+        of_records = claim.rows == 1
+        if of_records:
+            yield noise_law(training, claim, **common)
         yield sensitivity(training, claim, **common)
         yield canary(training, loud, updates=4000 if full else 400, **common)
-        yield freshness(training, claim, **common)
+        if of_records:
+            yield freshness(training, claim, **common)
         if getattr(training, "draws_batches", True):
             yield sampler(training, claim, **common)
-        if claim.private:
+        if claim.private and of_records:
             yield noise_tail(training, claim, normals=normals if full else _QUICK_NORMALS, **common)
             yield predictability(training, claim, vectors=20 if full else 2, **common)
             yield last_bits(training, claim, seed=seed)
@@ -72,7 +79,8 @@ def audit_training(
         yield one_run(training, claim, canaries=2000 if full else 500, **common)
         if getattr(training, "distributed", False):
             plan = example_plan(claim.sampler, claim.clip)
-            yield masked_sum(training.sums, plan, **common)  # type: ignore[attr-defined]
+            sums = partial(training.sums, rows=claim.rows)  # type: ignore[attr-defined]
+            yield masked_sum(sums, plan, **common)
 
     findings = []
     for finding in tests():

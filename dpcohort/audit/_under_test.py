@@ -41,9 +41,10 @@ from dpcohort.accounting._samplers import sampler_of
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
 from dpcohort.audit._adversarial_models import CLASSES, WIDTH, Adversary, forget
-from dpcohort.audit._claims import Claim, PrivateTraining
+from dpcohort.audit._claims import Claim, PrivateTraining, rows_of_persons
 from dpcohort.audit._distributed import DistributedClaim, public_clients, stacked
-from dpcohort.data import dataset_from_arrays
+from dpcohort.data import Persons, dataset_from_arrays
+from dpcohort.data._persons import persons_of
 from dpcohort.deploy.guard._files import GuardedData
 from dpcohort.deploy.guard._terms import ModelTerms
 from dpcohort.deploy.guard._training import LocalTraining
@@ -222,7 +223,7 @@ class EngineUnderTest:
             )
             company = [np.zeros((1, dimension))] * len(_COMPANY)
             held = [gradients] * (int(cohorts.max()) + 1) + company
-            found = self.sums(distributed, held, seed=seed) / _WEIGHT
+            found = self.sums(distributed, held, seed=seed, rows=claim.rows) / _WEIGHT
             steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
         plan = step_plan(
@@ -231,29 +232,38 @@ class EngineUnderTest:
         clients = plan.population.sizes.size
         whose = {"indices": np.tile(np.arange(size), clients)}
         whose["offsets"] = np.arange(clients + 1) * size
-        return self._released(plan, gradients, whose, seed)
+        return self._released(plan, gradients, whose, seed, claim.rows)
 
     def sums(
-        self, claim: DistributedClaim, gradients: Sequence[FloatArray], *, seed: int
+        self,
+        claim: DistributedClaim,
+        gradients: Sequence[FloatArray],
+        *,
+        seed: int,
+        rows: int = 1,
     ) -> FloatArray:
         """What the server learns in each round of a claim with distributed noise, [rounds, D].
 
         Args:
             claim: cohorts, weights, shares.
-            gradients: raw gradients [records, D] of each client.
+            gradients: raw gradients [units, D] of each client.
             seed: of batches and noise, in a simulation.
+            rows: of each person, see :class:`Claim`.
         """
-        rows, whose = stacked(gradients)
-        means = self._released(claim, rows, whose, seed)[:, 0]
+        units, whose = stacked(gradients)
+        means = self._released(claim, units, whose, seed, rows)[:, 0]
         return np.asarray(means * claim.schedule.cohorts.shape[1])
 
     def _released(
-        self, plan: Any, gradients: FloatArray, whose: dict[str, Any], seed: int
+        self, plan: Any, gradients: FloatArray, whose: dict[str, Any], seed: int, rows: int
     ) -> FloatArray:
         """What the server is given in each round: [rounds, draws, D], or of means [rounds, 1, D].
 
         The model stays where it is, so that nothing is rounded on the way to an update.
         """
+        if rows > 1:
+            gradients, owners = rows_of_persons(gradients, rows)
+            whose = whose | {"persons": persons_of(owners, None, most=rows)}
         labels = np.zeros(len(gradients), dtype=np.int64)
         experiment = Experiment(
             plan=plan,
@@ -380,6 +390,10 @@ class GuardUnderTest:
     ) -> FloatArray:
         """Updates [rounds, draws, D]; the step size is 1, and the seed is ignored."""
         size, dimension = gradients.shape
+        if claim.rows > 1:
+            raise InputError(
+                "rows", given=claim.rows, allowed="1: a guard's promise is about records"
+            )
         with np.errstate(over="ignore"):
             inputs = gradients.astype(np.float32)
         training = LocalTraining(
@@ -405,6 +419,8 @@ class GuardUnderTest:
 
 #: Where records meet a model of others.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
+#: Those of them where persons of several rows do.
+PERSON_PLACES = MODEL_PLACES[:3]
 _LARGEST = float(np.finfo(np.float32).max)
 _REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
@@ -463,7 +479,15 @@ class ModelsUnderTest:
     def __call__(
         self, case: Adversary, inputs: FloatArray, labels: IntArray
     ) -> Callable[[Sequence[IntArray]], FloatArray]:
-        """What gives the releases of batches, [batches, D], in units of the clip."""
+        """What gives the releases of batches, [batches, D], in units of the clip.
+
+        Args:
+            case: the model or loss.
+            inputs: [records, WIDTH], or of persons [persons, rows, WIDTH].
+            labels: of the same shape but for the last axis.
+        """
+        if inputs.ndim > 2:
+            choice("place", self.place, PERSON_PLACES)
         build = {"frozen": self._of_features, "guard": self._of_guard}.get(
             self.place.partition("-")[0], self._of_engine
         )
@@ -493,9 +517,11 @@ class ModelsUnderTest:
         if self.examined:
             check_own_loss(task)
             check_trainable(model, input_shape=(WIDTH,), classes=CLASSES)
+        rows = np.arange(labels.size).reshape(size, -1)
         records = ClientRecords(
-            inputs,
-            labels,
+            inputs.reshape(-1, WIDTH),
+            labels.reshape(-1),
+            persons=Persons(rows=rows) if labels.ndim > 1 else None,
             indices=np.arange(size),
             offsets=np.array([0, size]),
             dtype=torch.float32,
@@ -633,8 +659,9 @@ class StepUnderTest:
     """A ``PrivateTraining`` that takes one noisy step after the other by a function of the user's.
 
     The function is called as ``step(gradients, clip=C, noise_multiplier=z, batch_size=B,
-    rng_seed=seed)``, with the raw gradients of all records, [records, D]. It draws its batch, at
-    the rate B / records, clips, adds up, adds noise, and returns [D] numbers. A deployment takes
+    rng_seed=seed)``, with the raw gradients of all records, [records, D]; where the unit is the
+    person also ``persons=``, whose each row is. It draws its batch, at the rate B / records (or
+    persons), clips, adds up, adds noise, and returns [D] numbers. A deployment takes
     its randomness from the operating system and ignores the seed; a simulation uses it.
 
     A failure of the function is told as what it is: an :class:`InputError` about the step.
@@ -693,12 +720,18 @@ class StepUnderTest:
     def _one(
         self, gradients: FloatArray, claim: Claim, batch_size: int, name: tuple[int, ...]
     ) -> FloatArray:
-        rows = gradients
+        units, rows, persons = np.arange(len(gradients)), gradients.copy(), {}
+        if claim.rows > 1:
+            rows, units = rows_of_persons(gradients, claim.rows)
         if not self.draws_batches:
             chance = np.random.default_rng(_seed_of("batch", name)).random(len(gradients))
-            rows = gradients[chance < batch_size / len(gradients)]
+            drawn = chance[units] < batch_size / len(gradients)
+            rows, units = rows[drawn], units[drawn]
+        if claim.rows > 1:
+            persons = {"persons": units}
         found = self._step(
-            rows.copy(),
+            rows,
+            **persons,
             clip=claim.clip,
             noise_multiplier=claim.noise_multiplier,
             batch_size=batch_size,

@@ -19,6 +19,7 @@ from dpcohort.cli._terminal import (
     DeviceOption,
     JsonOption,
     SetOption,
+    SimulateOption,
     console,
     data_changes,
     new_table,
@@ -47,6 +48,7 @@ def compare(
     ] = None,
     config: Annotated[Path | None, Option(help="The config, as the argument.")] = None,
     changes: SetOption = None,
+    simulate: SimulateOption = None,
     seeds: Annotated[int, Option(min=1, help="Seeds of a config's runs.")] = 5,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Keep a config's runs in this folder.")
@@ -61,7 +63,7 @@ def compare(
     places = [*(sources or []), *([] if config is None else [config])]
     is_config = len(places) == 1 and places[0].suffix.lower() == ".toml"
     if is_config:
-        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
+        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir, simulate))
         groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)

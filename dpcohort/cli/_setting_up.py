@@ -23,7 +23,9 @@ from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
+    SimulateOption,
     console,
+    data_changes,
     new_table,
     print_json,
     program,
@@ -219,7 +221,7 @@ def _for_table(
             categories={name: proposed(name) for name in features if kinds[name] == "text"},
             target_bounds=ends(label[0]) if kind == "regression" else [],
             left_out=[name for name, found in kinds.items() if found == "free text"],
-            test_public=public,
+            public=public,
             cohort_size=min(10, len(names)),
         )
 
@@ -517,11 +519,7 @@ def bounds(
     share: Annotated[
         float, Option(help="Of the epsilon that each client has left that is spent.")
     ] = 0.1,
-    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
-    private_entropy: Annotated[
-        bool,
-        Option("--private-entropy", help="Noise from the operating system's entropy."),
-    ] = False,
+    simulate: SimulateOption = None,
     after: PaidAfterOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
@@ -531,6 +529,7 @@ def bounds(
     from dpcohort.accounting._charges import in_order, write_charge
     from dpcohort.config import load_config
     from dpcohort.data import read_table
+    from dpcohort.data._dataset import simulation_seed
     from dpcohort.data._private_bounds import estimate_bounds
     from dpcohort.data._tables import client_names, held_for_test, person_names
     from dpcohort.runs import data_section
@@ -538,7 +537,7 @@ def bounds(
     from dpcohort.runs._config_data import person_terms
     from dpcohort.runs._continuation import charge_run
 
-    read = load_config(config).with_overrides(changes or [])
+    read = load_config(config).with_overrides(data_changes(changes, None, simulate))
     section = data_section(read)
     if not is_table(section.name) or section.client is None:
         raise InputError.because(
@@ -577,7 +576,8 @@ def bounds(
 
     known = configured_charges(read)
     words = unnamed_charge(read, population.ids, known, out.parent)
-    say_unnamed_charge(words, private=private_entropy)
+    seed = simulation_seed(read.run.simulate, public=bool(section.public), seed=read.run.seed)
+    say_unnamed_charge(words, private=seed is None)
     charge, found = estimate_bounds(
         {name: [table[name][row] for row in rows.tolist()] for name in asked},
         owners[rows].tolist(),
@@ -585,7 +585,7 @@ def bounds(
         asked,
         share=share,
         contract=read.contract,
-        seed=None if private_entropy else seed,
+        seed=seed,
         known=known,
         before_spending=begin,
     )

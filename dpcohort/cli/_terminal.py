@@ -293,6 +293,15 @@ def typed_here(value: Typed) -> Typed:
 
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 
+SimulateOption = Annotated[
+    int | None,
+    Option(
+        "--simulate",
+        metavar="SEED",
+        min=0,
+        help="Simulate: batches and noise from this seed, NOT PRIVATE. Public data need no asking.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     Option(
@@ -361,8 +370,10 @@ def write_new(
     return not (as_json or to_terminal)
 
 
-def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
-    """The settings to change, with the folder of the data among them.
+def data_changes(
+    changes: list[str] | None, data_dir: Path | None, simulate: int | None = None
+) -> list[str]:
+    """The settings to change, with the folder of the data and the seed of a simulation among them.
 
     Example:
         >>> data_changes(["run.seed=3"], None)
@@ -372,6 +383,8 @@ def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
     if data_dir is not None:
         # A path in a config starts from the config's folder, one on the command line from here.
         found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
+    if simulate is not None:
+        found.append(f"run.simulate={simulate}")
     return found
 
 

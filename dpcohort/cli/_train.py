@@ -28,6 +28,7 @@ from dpcohort.cli._terminal import (
     DeviceOption,
     JsonOption,
     SetOption,
+    SimulateOption,
     console,
     data_changes,
     print_json,
@@ -40,6 +41,7 @@ from dpcohort.cli._terminal import (
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
+from dpcohort.runs._provenance import HOW_TO_SIMULATE
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
@@ -57,13 +59,7 @@ def train(
     seeds: Annotated[int, Option(min=1, help="How many runs, with seeds one after the other.")] = 1,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
-    private_entropy: Annotated[
-        bool,
-        Option(
-            "--private-entropy",
-            help="Batches and noise from the operating system's entropy; cannot be reproduced.",
-        ),
-    ] = False,
+    simulate: SimulateOption = None,
     tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events here.")] = None,
     plan: Annotated[
         Path | None,
@@ -83,12 +79,7 @@ def train(
 
     Several GPUs or machines: torchrun --nproc-per-node 2 -m dpcohort train CONFIG --out RUN
     """
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    if private_entropy and seeds > 1:
-        raise InputError.because(
-            "--private-entropy releases models, and each release spends every budget again: "
-            "several seeds would spend it several times. Use one seed."
-        )
+    config = load_config(source).with_overrides(data_changes(changes, data_dir, simulate))
     frozen = None if plan is None else _frozen(plan, seeds, config, quiet=as_json)
     if after is not None and frozen is None:
         raise InputError.because(
@@ -114,12 +105,16 @@ def train(
             data=data,
             shift=shift,
             device=device,
-            private_entropy=private_entropy,
             plan=frozen,
             after=after,
         )
+        if job.private and seeds > 1:
+            raise InputError.because(
+                "a private run releases a model, and each release spends every budget again: "
+                f"several seeds would spend it several times. Use one seed. {HOW_TO_SIMULATE}"
+            )
         words = unnamed_charge(config, job.plan.population.ids, job.plan.past.paid.charges)
-        say_unnamed_charge(words, private=private_entropy)
+        say_unnamed_charge(words, private=job.private)
         unused = job.partition.records - job.partition.indices.size
         if after is not None and data.clients is None and unused and not as_json:
             say(f"note: {unused} records are of no client of the plan, and are not used.")

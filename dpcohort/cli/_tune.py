@@ -16,6 +16,7 @@ from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
+    SimulateOption,
     console,
     data_changes,
     new_table,
@@ -65,14 +66,7 @@ def tune(
     trials: Annotated[
         float | None, Option(help="Of source charged: trials on average, 10.")
     ] = None,
-    private_entropy: Annotated[
-        bool,
-        Option(
-            "--private-entropy",
-            help="Of source charged: batches, noise and the number of trials from the operating "
-            "system's entropy.",
-        ),
-    ] = False,
+    simulate: SimulateOption = None,
     seeds: Annotated[int, Option(min=1, help="Repetitions on each generated problem.")] = 2,
     rounds: Annotated[int, Option(min=1, help="The most rounds to try.")] = 200,
     quick: Annotated[
@@ -95,10 +89,10 @@ def tune(
     choice("--source", origin, ["none", "public", "charged"])
     if str(out) != "-" and out.exists() and not force:
         raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
-    spends = share is not None or trials is not None or private_entropy or after is not None
+    spends = share is not None or trials is not None or simulate is not None or after is not None
     if origin != "charged" and spends:
         raise InputError.because(
-            "--share, --trials, --after and --private-entropy go with --source charged, which "
+            "--share, --trials, --after and --simulate go with --source charged, which "
             "alone spends."
         )
     if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
@@ -106,7 +100,7 @@ def tune(
             "--public goes with --source public; with --source charged, --public test says that "
             "trials may be scored on the test records for nothing."
         )
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    config = load_config(source).with_overrides(data_changes(changes, data_dir, simulate))
     if origin == "charged" and str(out) == "-":
         raise InputError.because("charged tuning is paid for: --out names the config that says so.")
     paid: list[str] = []
@@ -118,8 +112,7 @@ def tune(
         )
 
         ids, known = promised_population(config).ids, configured_charges(config)
-        words = unnamed_charge(config, ids, known, out.parent)
-        say_unnamed_charge(words, private=private_entropy)
+        unnamed = unnamed_charge(config, ids, known, out.parent)
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         most = 50 if quick else rounds
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
@@ -130,6 +123,7 @@ def tune(
             from dpcohort.tuning import tune_charged
 
             def begin(charge: Charge) -> None:
+                say_unnamed_charge(unnamed, private=charge.private)
                 # Counted before it is spent: whatever stops this, the file says what is left.
                 if after is not None:
                     charge_run(after, charge)
@@ -144,7 +138,6 @@ def tune(
                     share=0.5 if share is None else share,
                     trials=10.0 if trials is None else trials,
                     public_test=public == "test",
-                    private_entropy=private_entropy,
                     before_spending=begin,
                     **shared,
                 )
@@ -212,7 +205,7 @@ def _print_tuned(found: Tuned) -> None:
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.charge is not None:
         if not found.charge.private:
-            say(f"{SIMULATED} Use --private-entropy on real clients.")
+            say(SIMULATED)
         most = max((epsilon for epsilon, _ in found.charge.spent.values()), default=0.0)
         say(
             f"Every client paid for it, epsilon {most:.4g} at most. The file names the charge "

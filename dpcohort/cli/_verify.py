@@ -253,6 +253,7 @@ def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verificati
 
 #: Of each test; all of them on all trainings stay below 1e-5 together.
 _FALSE_ALARMS = 1e-7
+_PERSON_ROWS = 40
 _PRIVATE = "claims to be private"
 _SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
 _LIMIT = (
@@ -284,6 +285,13 @@ def audit(
             "given batches."
         ),
     ] = "poisson",
+    unit: Annotated[
+        str,
+        Option(
+            help="What is protected: record or person. Canaries are then persons with 40 rows, "
+            "and a --step is told whose each row is."
+        ),
+    ] = "record",
     clip: Annotated[float, Option(help="The clip C to test at.")] = 1.0,
     noise_multiplier: Annotated[float, Option(help="The noise z to test at.")] = 1.0,
     returns: Annotated[
@@ -319,6 +327,8 @@ def audit(
     """Test from outside what a training claims; exit code 1 if a claim is refuted."""
     choice("--device", device, ["cpu", "cuda"])
     choice("--returns", returns, ["mean", "sum"])
+    choice("--unit", unit, ["record", "person"])
+    rows = 1 if unit == "record" else _PERSON_ROWS
     choice("--sampler", sampler, [*SAMPLERS, *(["none"] if step else [])])
     number("--clip", clip, above=0)
     number("--noise-multiplier", noise_multiplier, above=0)
@@ -329,13 +339,13 @@ def audit(
     if adversarial:
         if step is not None:
             raise InputError.because("--adversarial is for dpcohort's own trainings: no --step.")
-        _audit_adversarial(device, only, full=full, as_json=as_json)
+        _audit_adversarial(device, only, rows=min(rows, 3), full=full, as_json=as_json)
         return
     from dpcohort.audit import Claim, step_by_name
     from dpcohort.audit._suite import FULL_NORMALS
 
     if step is None:
-        subjects = _own_trainings(device, only, full=full)
+        subjects = _own_trainings(device, only, persons=rows > 1, full=full)
     else:
         training = step_by_name(
             step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
@@ -348,6 +358,7 @@ def audit(
             clip=clip,
             noise_multiplier=noise_multiplier,
             private=private,
+            rows=rows,
         )
         audited[name] = _tested(name, make(), claim, seed, full=full, normals=normals or many)
         if not as_json:
@@ -366,6 +377,7 @@ def audit(
             passed=not refuted,
             refuted=refuted,
             form="full" if full else "quick",
+            unit=unit,
             device=device,
             false_alarm_rate=total,
             trainings=trainings,
@@ -380,16 +392,21 @@ def audit(
         raise typer.Exit(1)
 
 
-def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bool) -> None:
+def _audit_adversarial(
+    device: str, only: str | None, *, rows: int, full: bool, as_json: bool
+) -> None:
     """Wherever records meet a model or loss of others, all of the adversarial ones."""
     from dpcohort.audit import ModelsUnderTest, isolation
     from dpcohort.audit._adversarial_losses import LOSSES
     from dpcohort.audit._adversarial_models import MODELS
-    from dpcohort.audit._under_test import MODEL_PLACES
+    from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
 
     _check_device(device)
-    # The guard computes on a CPU whatever the device.
-    places = [name for name in MODEL_PLACES if device == "cpu" or not name.startswith("guard")]
+    # The guard computes on a CPU whatever the device; it and a frozen encoder know records only.
+    left_out = () if device == "cpu" else ("guard", "guard-reports")
+    places = [
+        name for name in (PERSON_PLACES if rows > 1 else MODEL_PLACES) if name not in left_out
+    ]
     audited: dict[str, list[Isolation]] = {}
     for place in _wanted(only, places):
         subject = ModelsUnderTest(place, device)
@@ -398,6 +415,7 @@ def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bo
             audited[place] = isolation(
                 subject,
                 [*MODELS.values(), *(LOSSES.values() if subject.takes_losses else ())],
+                rows=rows,
                 full=full,
                 on_case=lambda one, place=place, status=status: status.update(  # type: ignore[misc]
                     f"{place}: {one.name} {one} ..."
@@ -417,6 +435,7 @@ def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bo
             passed=not broken,
             broken=broken,
             form="full" if full else "quick",
+            rows=rows,
             device=device,
             places={place: [asdict(one) for one in found] for place, found in audited.items()},
         )
@@ -424,7 +443,8 @@ def _audit_adversarial(device: str, only: str | None, *, full: bool, as_json: bo
         word, style = ("BROKEN", "bold red") if broken else ("no bound broken", "bold green")
         console.print(word, style=style, end="")
         say(f": {'; '.join(broken)}" if broken else "")
-        say(f"A batch may move by C for one record. {_LIMIT}")
+        unit = "record" if rows == 1 else f"person with {rows} rows"
+        say(f"A batch may move by C for one {unit}. {_LIMIT}")
     if broken:
         raise typer.Exit(1)
 
@@ -437,9 +457,7 @@ def _isolation_table(found: Sequence[Isolation]) -> RenderableType:
     for verdict, style in (("BROKEN", "bold red"), ("out of reach", "yellow")):
         for one in (one for one in found if one.verdict == verdict):
             moved = f"moved by {one.moved:.3g} C" if math.isfinite(one.moved) else "all or nothing"
-            table.add_row(
-                Text(verdict, style), one.name, Text(f"{one.about} {moved}: {one.detail}")
-            )
+            table.add_row(Text(verdict, style), one.name, Text(f"{moved}: {one.detail}"))
     reasons: dict[str, list[str]] = {}
     for one in (one for one in found if one.verdict == "refused"):
         reasons.setdefault(one.detail.replace(one.name, "..."), []).append(one.name)
@@ -470,7 +488,7 @@ def _wanted(only: str | None, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
+def _own_trainings(device: str, only: str | None, *, persons: bool, full: bool) -> _Subjects:
     """Our own trainings, as they are deployed, and the simulation."""
     import torch
 
@@ -491,6 +509,8 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
         "guard": (GuardUnderTest, True, FULL_NORMALS // 200),
         "simulation": (lambda: EngineUnderTest("batched", device=device), False, many),
     }
+    if persons:  # a guard's promise is about records
+        del subjects["guard"]
     # The reference takes its records one by one; the guard computes on a CPU whatever the device.
     left_out = {"reference": not full, "guard": device != "cpu"}
     usual = [name for name in subjects if not left_out.get(name, False)]

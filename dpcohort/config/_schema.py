@@ -128,6 +128,7 @@ class DataSection(Section):
 
     name: str = "digits"
     dir: str | None = None
+    public: bool | None = None  # None as the data set says of itself
     partition: Literal["paper", "dirichlet", "column", "client"] = "paper"
     similarity: float = _bounded(100.0, at_least=0, at_most=100)
     alpha: float | None = _bounded(None, above=0)
@@ -202,6 +203,7 @@ class RunSection(Section):
     """The keys of [run]."""
 
     seed: int = _bounded(0, at_least=0)
+    simulate: int | None = _bounded(None, at_least=0)
     engine: EngineName = "batched"
     device: str = "auto"
     evaluate_every: int | None = _bounded(None, at_least=1)

@@ -81,7 +81,7 @@ def table_config(
     categories: Mapping[str, Sequence[Any]],
     target_bounds: Sequence[float] = (),
     left_out: Sequence[str] = (),
-    test_public: bool = False,
+    public: bool = False,
     cohort_size: int = 10,
 ) -> str:
     """A configuration with comments for a table of one's own; empty lists are for people to fill.
@@ -99,7 +99,7 @@ def table_config(
         categories: the values of each column of text.
         target_bounds: of a number that is predicted.
         left_out: columns that are left out, which is said.
-        test_public: whether results on the test records may be published.
+        public: whether all records are public, and results on the test records may be published.
         cohort_size: draws in each round.
 
     Example:
@@ -139,8 +139,9 @@ def table_config(
         settings=_settings("whole", dimension, cohort_size=cohort_size),
         data=_commented(data, said),
         left_out=f"\n# left out: {', '.join(left_out)}" if left_out else "",
-        test_public=str(test_public).lower(),
-        shown="# " if test_public else "",
+        test_public=str(public).lower(),
+        public="public = true" if public else "# public = true",
+        shown="# " if public else "",
         origin=origin,
         bounds=_open(bounds, "smallest and largest, such as [0, 110]"),
         categories=_open(categories, 'such as ["no", "yes"]'),

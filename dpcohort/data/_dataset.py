@@ -44,6 +44,21 @@ def without_label(labels: NDArray[Any]) -> BoolArray:
     return rows
 
 
+def simulation_seed(simulate: int | None, *, public: bool, seed: int) -> int | None:
+    """Seed of batches and noise; None takes them from the operating system's entropy.
+
+    Args:
+        simulate: the seed of a simulation that was asked for; None if none was.
+        public: whether all records are public, which are simulated with unasked.
+        seed: of the run, public.
+
+    Example:
+        >>> simulation_seed(None, public=False, seed=3), simulation_seed(7, public=False, seed=3)
+        (None, 7)
+    """
+    return seed if simulate is None and public else simulate
+
+
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
     """Public constants: an input x becomes (x / scale - mean) / std, channel by channel.
@@ -129,6 +144,8 @@ class Dataset:
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
         test_persons: the same of test rows.
+        public: whether the records are public, so that a training on them is a simulation unless
+            another is asked for; of any others it is private.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -153,6 +170,7 @@ class Dataset:
     counted_classes: bool = False
     persons: Persons | None = None
     test_persons: Persons | None = None
+    public: bool = False
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -298,6 +316,7 @@ def dataset_from_arrays(
     persons: ArrayLike | None = None,
     test_persons: ArrayLike | None = None,
     person_terms: PersonTerms | None = None,
+    public: bool = False,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -319,6 +338,7 @@ def dataset_from_arrays(
         persons: whose each training row is, where the person is the unit of privacy.
         test_persons: whose each test row is; nobody may be on both sides.
         person_terms: how the rows of a person are used.
+        public: whether all records are public; see `Dataset`.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -374,6 +394,7 @@ def dataset_from_arrays(
         test_clients=test_owners,
         persons=grouped,
         test_persons=test_grouped,
+        public=public,
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]

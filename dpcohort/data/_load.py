@@ -436,6 +436,7 @@ def _load_digits() -> Dataset:
         classes=10,
         normalisation=Normalisation(scale=16.0),
         test_public=True,
+        public=True,
     )
 
 
@@ -469,7 +470,8 @@ def _load_heart_disease() -> Dataset:
     found = table_dataset(
         whole, heart_columns(), name="heart-disease", test_public=True, is_test=is_test
     )
-    return replace(found, remarks=())  # a cholesterol of 0 lies beyond the bounds on purpose
+    # A cholesterol of 0 lies beyond the bounds on purpose.
+    return replace(found, remarks=(), public=True)
 
 
 def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
@@ -496,6 +498,7 @@ def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
         classes=source.classes,
         normalisation=source.normalisation,
         test_public=True,
+        public=True,
     )
     _PUBLISHED.add(data)
     return data

@@ -47,6 +47,13 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
         InputError: it names none, or does not say whose its rows are where the unit is the person.
         DataMissingError: it is not on this machine.
     """
+    section, found = data_section(config), _named_data(config, clients)
+    if section.public in (None, found.public):
+        return found
+    return replace(found, public=section.public)
+
+
+def _named_data(config: Config, clients: Collection[str] | None) -> Dataset:
     section = data_section(config)
     name = section.name
     has_columns = is_table(name) or name.endswith((".npz", ".npy")) or "/" in name

@@ -71,6 +71,7 @@ def configured_job(
         "aggregation": rule,
         "aggregation_settings": settings,
         "seed": seed,
+        "simulate": None if run.simulate is None else run.simulate + shift,
         "device": run.device,
         "evaluate_every": run.evaluate_every,
         "checkpoint_every": run.checkpoint_every,

@@ -2,7 +2,8 @@
 """Signatures of clients' guards over their own draws, checked against the ledger of a run.
 
 ``signatures.jsonl`` has a line for each draw or report that came, a `DrawSignature`. ``run.json``
-names the keys of the clients under ``members``.
+names the keys of the clients under ``members``. Where noise is distributed, the members' cards in
+``client-ledgers.json`` (their keys for masked sums) are signed by the same keys.
 
 A signature is the word of the client's own guard that it released this and nothing else for the
 draw; what it computed is not proved by it. A counted draw that is not signed may have been lost.
@@ -19,8 +20,8 @@ from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
-from dpcohort.runs._folder import SIGNATURES, read_log
-from dpcohort.signatures import DrawSignature
+from dpcohort.runs._folder import CLIENT_LEDGERS, SIGNATURES, read_json, read_log
+from dpcohort.signatures import Card, DrawSignature
 
 
 @dataclass(kw_only=True)
@@ -100,11 +101,37 @@ def check_signatures(
             result.signers.add(one.client)
             continue
         result.wrong.append(f"line {number}: {fault}")
+    cards = _check_cards(folder, run, plan, keys, result)
     signed = sum(number != REPORT_DRAW for _, number, _ in released)
     drawn = {names[k] for cohort in cohorts.values() for k in cohort}
     unsigned = sum(map(len, cohorts.values())) - signed
     result.summary = (
         f"signed by {len(result.signers)} of {counted(len(drawn), 'client')}, by the word of "
-        f"their guards; {counted(unsigned, 'draw')} not signed"
+        f"their guards; {counted(unsigned, 'draw')} not signed{cards}"
     )
     return result
+
+
+def _check_cards(
+    folder: Path, run: str, plan: Plan, keys: Mapping[str, Any], result: DrawSignatures
+) -> str:
+    """Check members' cards: keys of masked sums are those that the members signed for this run.
+
+    How many there are, in words; nothing where none is kept.
+    """
+    stored = read_json(folder / CLIENT_LEDGERS) if (folder / CLIENT_LEDGERS).exists() else {}
+    said = {client: one for client, one in stored.items() if isinstance(one, Mapping)}
+    cards = {client: one["card"] for client, one in said.items() if "card" in one}
+    for client, given in cards.items():
+        try:
+            card = Card(**given)
+            if card.member != client:
+                raise InputError.because(f"{client} gave a card of {card.member}.")
+            card.check(keys, run=run, plan=plan.sha256)
+        except (TypeError, InputError) as error:
+            result.wrong.append(f"{CLIENT_LEDGERS}: card of {one_line(client)}: {error}")
+    missing = {plan.population.ids[k] for k in plan.drawn.nonzero()[0].tolist()} - set(cards)
+    if cards and missing & result.signers:
+        names = ", ".join(map(one_line, sorted(missing & result.signers)))
+        result.wrong.append(f"{CLIENT_LEDGERS}: no card of {names}, who masked with others.")
+    return f"; {counted(len(cards), 'card')} of members checked" if cards else ""

@@ -76,8 +76,8 @@ def failure_on_records(error: Exception, jobs: Sequence[Job]) -> str | None:
             (code, line), whose = found[-1], f"the loss {name}"
     if any(job.private for job in jobs):
         said = (
-            " What it says is withheld, as it may be about a record: try it on made-up or public "
-            "records without --private-entropy."
+            " What it says is withheld, as it may be about a record: try it in a "
+            "simulation on made-up or public records."
         )
     elif whose == "the training":
         return None  # a mistake of ours, or of a model in a simulation, with its traceback

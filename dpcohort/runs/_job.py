@@ -25,7 +25,7 @@ from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.data._arrays import is_mapped
-from dpcohort.data._dataset import affine_map, without_label
+from dpcohort.data._dataset import affine_map, simulation_seed, without_label
 from dpcohort.engine import (
     ClientRecords,
     Evaluator,
@@ -102,7 +102,7 @@ class TrainingJob(ABC):
         partition: who holds which records.
         optimiser: step sizes, momentum, average.
         aggregation: how a round's updates are combined.
-        private: batches and noise from the operating system's entropy.
+        simulate: seed of batches and noise; None takes the operating system's entropy.
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         source: the configuration that it came from, if any.
@@ -117,7 +117,7 @@ class TrainingJob(ABC):
     partition: Partition
     optimiser: Optimiser
     aggregation: AggregationRule = field(default_factory=Mean)
-    private: bool = False
+    simulate: int | None = None
     device: str = "cpu"
     checkpoint_every: int = 1
     source: ConfigSource | None = None
@@ -138,6 +138,11 @@ class TrainingJob(ABC):
         """What ``run.json`` says of where the settings came from, if it says anything."""
         known = self.source is not None and self.source.tuning
         return {"tuning": dict(known)} if known else {}
+
+    @property
+    def private(self) -> bool:
+        """Whether batches and noise come from the operating system's entropy."""
+        return self.simulate is None
 
     @property
     def repeats(self) -> bool:
@@ -272,7 +277,7 @@ class Job(TrainingJob):
     Attributes:
         model_name: what the model is called in files.
         data: training and test records.
-        seed: of model and partition; of batches and noise unless ``private``.
+        seed: of model and partition; public.
         engine: ``batched`` or ``reference``.
         evaluate_every: rounds between evaluations.
         merged_noise: one noise vector a round for all last local steps; in simulation only.
@@ -300,9 +305,9 @@ class Job(TrainingJob):
     @cached_property
     def streams(self) -> Streams:
         """Where batches and noise come from; private ones take fresh entropy for every number."""
-        if self.private:
+        if self.simulate is None:
             return Streams.from_entropy()
-        seed = self.seed
+        seed = self.simulate
         for before in self.plan.past.segments[-1:]:
             # Rounds are numbered anew, and must not repeat the noise of the old.
             name = f"{seed} after {before.ledger}".encode()
@@ -322,8 +327,8 @@ class Job(TrainingJob):
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
 
-        A run without ``aggregation`` takes the plain mean, and one without ``merged_noise`` draws
-        the noise of every draw.
+        A run without ``aggregation`` takes the plain mean, one without ``merged_noise`` draws the
+        noise of every draw, and a simulation without ``simulate`` has the seed of the run.
         """
         combined = described_aggregation(self.aggregation, self.plan)
         return {
@@ -334,6 +339,7 @@ class Job(TrainingJob):
             "seed": self.seed,
             "randomness": "entropy" if self.private else "seeded",
             **({"noise": PRIVATE_NOISE} if self.private else {}),
+            **({} if self.simulate in (None, self.seed) else {"simulate": self.simulate}),
             "data": {
                 "name": self.data.name,
                 "records": len(self.data),
@@ -372,7 +378,7 @@ class Job(TrainingJob):
     def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
         """What the clients release for it, once it is charged."""
         outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
-        return terms.sums(self.data, outputs, terms.keys(None if self.private else self.seed))
+        return terms.sums(self.data, outputs, terms.keys(self.simulate))
 
     @property
     def may_test(self) -> bool:
@@ -462,13 +468,14 @@ class JobOptions(TypedDict, total=False):
         aggregation: how a round's noisy updates are combined: a rule, or its name (``dpcohort
             rules`` lists them); by default the mean.
         aggregation_settings: of a rule given by name.
-        seed: of the initial weights and the default partition, and of batches and noise; 0 by
-            default. Whoever knows it can take the noise off again, so receipts say NOT PRIVATE.
+        seed: of the initial weights and the default partition, which are public; 0 by default.
+        simulate: seed of batches and noise. Whoever knows it can take the noise off again, so
+            receipts say NOT PRIVATE. By default ``seed`` where the data are public; of any others
+            both come from the operating system's entropy: nothing can be repeated, and a round
+            that was counted before a crash is lost, never computed again.
         device: ``auto`` (the default), ``cpu`` or ``cuda``.
         evaluate_every: rounds between evaluations on the test set; about 20 in all by default.
         checkpoint_every: rounds between checkpoints; about 20 in all by default.
-        private_entropy: batches and noise from the operating system's entropy. Cannot be
-            reproduced; a round that was counted before a crash is lost, never computed again.
         merged_noise: draw the noise of all last local steps of a round as one vector. The model
             has the same law and comes faster, but single updates then lack noise: in simulation
             only, and with the plain mean only.
@@ -486,10 +493,10 @@ class JobOptions(TypedDict, total=False):
     aggregation: str | AggregationRule
     aggregation_settings: Mapping[str, Any] | None
     seed: int
+    simulate: int | None
     device: str | None
     evaluate_every: int | None
     checkpoint_every: int | None
-    private_entropy: bool
     merged_noise: bool
     model_options: Mapping[str, Any] | None
     weights: str | Path | None
@@ -522,7 +529,9 @@ def make_job(
     )
     device = resolve_device(options.get("device") or "auto")
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
-    if not options.get("private_entropy"):
+    simulate = simulation_seed(options.get("simulate"), public=dataset.public, seed=seed)
+    if simulate is not None:
+        whole_number("simulate", simulate, at_least=0)
         dataset.refuse_unusable()
     check_own_loss(dataset.task)
     weights, frozen = options.get("weights"), options.get("frozen", ())
@@ -553,12 +562,12 @@ def make_job(
     _check_partition(plan, partition, dataset)
     if after is not None:
         check_holders(after, plan, partition, dataset)
-    private, merged = options.get("private_entropy", False), options.get("merged_noise", False)
+    private = simulate is None
     if private:
         refuse_simulated(plan.past.paid.charges)
         check_stated(dataset)
         _check_sampling(plan)
-    if merged:
+    if merged := options.get("merged_noise", False):
         _check_mergeable(plan, rule, private=private)
     if plan.past.paid.kept and not dataset.test_public:
         _ = EvaluationTerms.of(plan, dataset)  # refused before anything is spent
@@ -577,7 +586,7 @@ def make_job(
         after=after,
         carried=carried,
         seed=seed,
-        private=private,
+        simulate=simulate,
         engine="reference" if engine == "reference" else "batched",
         device=device,
         evaluate_every=often

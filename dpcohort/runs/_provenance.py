@@ -33,6 +33,11 @@ RAW_REPORTS = (
     "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
     "noise, so no epsilon holds, whatever noise the updates carried."
 )
+#: What to do where only a simulation will do.
+HOW_TO_SIMULATE = (
+    "To simulate, which protects nobody: --simulate SEED, run.simulate = SEED or simulate=SEED; "
+    "where all records are public, data.public = true."
+)
 #: Stamp by the least private source of noise.
 _STAMPS: dict[Origin, str] = {
     "raw reports": RAW_REPORTS,

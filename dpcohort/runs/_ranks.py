@@ -126,7 +126,7 @@ def _described(job: Job) -> dict[str, Any]:
         "config": config_for_folder(*job.source[:2], Path.cwd()),
         "plan": plan,
         "seed": job.seed,
-        "private": job.private,
+        "simulate": job.simulate,
         "after": None if job.after is None else str(job.after),
         "settings": settings_sha256(job.settings()),
         "consent": allowed_names(),
@@ -207,7 +207,7 @@ class _Worker:
             data=self._data[key],
             shift=told["seed"] - config.run.seed,
             device=device,
-            private_entropy=told["private"],
+            simulate=told["simulate"],
             plan=plan,
             after=None if told["after"] is None else Path(told["after"]),
         )

@@ -388,6 +388,13 @@ def _check_same_run(folder: Path, stored: dict[str, Any], job: TrainingJob) -> N
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return
+    if "randomness" in different:
+        raise InputError.because(
+            f"{folder} is a simulation, and this run would be private. Choose another folder."
+            if job.private
+            else f"{folder} is private, and cannot be repeated with a seed: nobody kept its "
+            "batches and noise. Resume it without a simulation, or choose another folder."
+        )
     key = different[0]
     words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
     if "plan" in different:

@@ -36,6 +36,7 @@ from dpcohort.runs._folder import (
     is_run,
 )
 from dpcohort.runs._job import Job, JobOptions, make_job
+from dpcohort.runs._provenance import HOW_TO_SIMULATE
 from dpcohort.runs._ranks import share
 from dpcohort.runs._recorder import Recorder, closing
 from dpcohort.runs._run import Callback, Run
@@ -110,6 +111,7 @@ def train_side_by_side(
     Raises:
         InputError: the jobs do not go together, or a model stopped being finite.
     """
+    _refuse_repetitions(jobs)
     _check_side_by_side(jobs)
     return _trained(jobs, outs or [None] * len(jobs), tuple(callbacks))
 
@@ -215,12 +217,19 @@ def _give_back_memory() -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def _check_side_by_side(jobs: Sequence[Job]) -> None:
+def _refuse_repetitions(jobs: Sequence[Job]) -> None:
+    """Refuse private runs beside others: each releases a model, and spends every budget again."""
     if not jobs:
         raise InputError("jobs", given=[], allowed="at least one")
-    first = jobs[0]
     if any(job.private for job in jobs):
-        raise InputError.because("runs side by side are simulations; train a private run alone.")
+        raise InputError.because(
+            "runs side by side are simulations: each private run releases a model and spends every "
+            f"budget again, so train it alone. {HOW_TO_SIMULATE}"
+        )
+
+
+def _check_side_by_side(jobs: Sequence[Job]) -> None:
+    first = jobs[0]
     if any(
         job.data is not first.data or job.evaluate_every != first.evaluate_every for job in jobs
     ):
@@ -280,6 +289,7 @@ def train_group(
         out: keep the runs in folders ``out/NAME/seed-N``; finished ones are not repeated.
         callbacks: called after each round of each run.
     """
+    _refuse_repetitions(jobs)
     places: list[Path | None] = [None] * len(jobs)
     if out is not None:
         places = [out / folder_name(name) / f"seed-{job.seed}" for job in jobs]

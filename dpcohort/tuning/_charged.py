@@ -33,6 +33,7 @@ from dpcohort.accounting import Charge, gaussian_delta
 from dpcohort.accounting._charges import charge_of
 from dpcohort.clients import Population
 from dpcohort.config import Config
+from dpcohort.data._dataset import simulation_seed
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import KEY_BYTES
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
@@ -140,7 +141,6 @@ def tune_charged(
     trials: float = 10.0,
     public_test: bool = False,
     most_rounds: int = 200,
-    private_entropy: bool = False,
     before_spending: Callable[[Charge], object] = lambda charge: None,
     device: str | None = None,
     progress: Progress = silent,
@@ -148,14 +148,14 @@ def tune_charged(
     """Choose rounds, clip, step and η on the clients' records, within a share of each budget.
 
     Args:
-        config: with data, tight accounting and batches by Poisson sampling.
+        config: with data, tight accounting and batches by Poisson sampling. Everything random is
+            from the operating system's entropy, unless it asks for a simulation or its data are
+            public.
         share: of the epsilon and delta that each client has left that may be spent on it.
         trials: on average; their number is random.
         public_test: the test records are public and score the trials; otherwise a fifth of each
             client's records does, and what they say has noise.
         most_rounds: the most to try.
-        private_entropy: everything random from the operating system's entropy; otherwise it is a
-            simulation, which protects nobody.
         before_spending: called once everything is checked, before the first trial: the place to
             write down what will be spent.
         device: instead of the configuration's.
@@ -170,13 +170,14 @@ def tune_charged(
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
     config = counted(config, data)
+    seed = simulation_seed(config.run.simulate, public=data.public, seed=config.run.seed)
     whole, population = promised_population(config, data), configured_population(config, data)
     charge = charge_of(
         whole,
         configured_charges(config),
         lambda epsilon, delta: (share * epsilon, share * delta),
         what="tuning",
-        private=private_entropy,
+        private=seed is None,
         contract=config.contract,
     )
     given: dict[str, Any] = {}
@@ -192,7 +193,7 @@ def tune_charged(
         rest, held = population, np.zeros(len(population), dtype=np.int64)
     mu = _affordable(population, share, trials)
     given["population"] = _trial_budgets(rest, mu, share)
-    dice = secrets.SystemRandom() if private_entropy else random.Random(config.run.seed)
+    dice = secrets.SystemRandom() if seed is None else random.Random(seed)
     start = start_of(config, data, population, most_rounds)
     count = draw_trials(trials, dice)
     best, best_score = None, -math.inf
@@ -206,7 +207,6 @@ def tune_charged(
             data=data,
             shift=shift,
             device=device,
-            private_entropy=private_entropy,
             **given,
         )
         check_trial(job, mu, sensitivity=config.contract.sensitivity)
@@ -217,9 +217,9 @@ def tune_charged(
         if not held.any():
             return score_of(run, data)
         # SENSITIVE: whether the model is right about each held-out record.
-        outputs = model_outputs(run, data.test_inputs, model=job.model, isolated=private_entropy)
+        outputs = model_outputs(run, data.test_inputs, model=job.model, isolated=seed is None)
         raw_correct = run.task.predictions(outputs) == data.test_labels
-        return _noisy_accuracy(raw_correct, mu, held, None if private_entropy else dice)
+        return _noisy_accuracy(raw_correct, mu, held, None if seed is None else dice)
 
     before_spending(charge)
     progress("trials, their number is not told", 0, 1)

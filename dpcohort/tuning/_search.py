@@ -36,6 +36,8 @@ from dpcohort.runs import (
     data_section,
     train_side_by_side,
 )
+from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
 from dpcohort.tuning._settings import Settings, changes_for, suggested_settings
@@ -288,6 +290,7 @@ def public_samples(
             clients=data.record_clients,
             persons=None if data.persons is None else Persons.alone(len(data)),
             test_persons=None,
+            public=True,
         )
         samples.append(("public", seed, made))
     return samples, words
@@ -326,7 +329,8 @@ def _public_records(
 def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
     if not population.public.any():
         raise InputError.because("no client is public: --public client has no records to take.")
-    partition = configured_job(config, data=data, device="cpu").partition
+    plan = configured_plan(config, data, population=population)
+    partition = configured_partition(config, plan, data, config.run.seed)
     places = np.flatnonzero(population.public).tolist()
     return np.concatenate([np.asarray(partition.client(k)) for k in places])
 
@@ -561,6 +565,7 @@ def stand_in(data: Dataset, problem: Problem, *, seed: int = 0) -> Dataset:
         normalisation=Normalisation(),
         task=data.task,
         persons=None if data.persons is None else Persons.alone(wanted),
+        public=True,
     )
 
 

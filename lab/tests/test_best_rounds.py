@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import mpmath as mp
 import numpy as np
 import pytest
 
@@ -78,30 +77,6 @@ def test_the_joint_search_against_a_grid(seed: int, public: bool) -> None:
         assert there.total == pytest.approx(best.bound, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("public", [False, True])
-def test_the_joint_search_up_to_a_limit_against_every_t(seed: int, public: bool) -> None:
-    constants, clients = instance(seed, public=public)
-    best = best_total_steps(constants, **clients, max_steps=60, tolerance=1e-9)
-    values = [joint_value(constants, clients, t) for t in range(1, 61)]
-    assert best.total_steps is not None
-    assert best.bound <= min(values) * (1 + 1e-9)
-    assert best.lower_bound <= min(values) * (1 + 1e-15)
-    assert values[best.total_steps - 1] == pytest.approx(best.bound, rel=1e-13)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_no_selection_at_any_t_is_below_the_certificate(seed: int) -> None:
-    constants, clients = instance(seed, public=seed % 2 == 0)
-    best = best_total_steps(constants, **clients)
-    rng = np.random.default_rng(seed)
-    for _ in range(200):
-        p = rng.dirichlet(np.full(len(clients["unbiased"]), 10 ** rng.uniform(-1, 1)))
-        steps = round(10 ** rng.uniform(0, 8))
-        other = nonconvex_bound(constants, **clients, probabilities=p, total_steps=steps)
-        assert other.total >= best.lower_bound
-
-
 def test_without_selection_error_the_best_t_is_closed_form() -> None:
     """G = 0: T = 4 R / (B1^2 Q), here 6 / (2 * 5e-7) with R = 1.5 and Q = 2 L G^DP."""
     best = best_total_steps(UNIT, unbiased=[1.0], noise_levels=[5e-7], dimension=1, tolerance=1e-12)
@@ -126,23 +101,6 @@ def test_two_clients_where_a_local_minimum_misleads() -> None:
     assert best.vacuous
     assert best.sentence.startswith("There is no best T: the bound comes ever closer to 1.6")
     assert best_total_steps(UNIT, **clients, max_steps=12).total_steps == 6
-
-
-def test_a_bound_that_says_something_is_told_without_a_warning() -> None:
-    best = best_total_steps(UNIT, unbiased=[0.5, 0.5], noise_levels=[1e-6, 1e-6], dimension=1000)
-    assert best.sentence.endswith(f"none is below {best.lower_bound:.4g}.")
-
-
-def test_points_without_room_between_them_have_no_chord() -> None:
-    same = (10**40, 1e20, 2.0, 2.5)
-    assert theorems._chord(1e20, same, same) == (3.0, 1e20)
-
-
-def test_public_clients_do_not_always_mean_training_for_ever() -> None:
-    """A public client with almost no data: going on with it alone would be too biased."""
-    best = best_total_steps(UNIT, unbiased=[0.01, 0.99], noise_levels=[0.0, 1e-3], dimension=1)
-    assert best.total_steps is not None
-    assert best.bound < best.limit < math.inf
 
 
 def paper_levels(rng: np.random.Generator, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,18 +144,3 @@ def test_extreme_costs_stay_finite_and_certified() -> None:
     huge = best_total_steps(UNIT, unbiased=[0.5, 0.5], noise_levels=[1e40, math.inf], dimension=1)
     assert huge.total_steps == 1
     assert huge.probabilities[1] == 0.0
-
-
-@pytest.mark.parametrize("steps", [2, 50, 10_000])
-def test_the_papers_derivative_is_right(steps: int) -> None:
-    """(equ: f(T)), by numerical differentiation in 40 digits."""
-    with mp.workdps(40):
-        b1, a, q, r = mp.mpf("1.3"), mp.mpf("0.2"), mp.mpf("0.07"), mp.mpf("2.9")
-
-        def f(t: mp.mpf) -> mp.mpf:
-            return b1 / 2 * mp.sqrt(a + q * mp.sqrt(t)) + mp.sqrt(r / mp.sqrt(t))
-
-        t = mp.mpf(steps)
-        printed = b1 / 8 * q / mp.sqrt(a + q * mp.sqrt(t)) / mp.sqrt(t)
-        printed -= mp.sqrt(r) / 4 / t ** mp.mpf("1.25")
-        assert mp.almosteq(mp.diff(f, t), printed, rel_eps=mp.mpf("1e-15"))

@@ -37,7 +37,7 @@ def rents():
     task = Task(kind="regression", outputs=1, bounds=(-1.0, 1.0))
     data = dataset_from_arrays(
         "rents", train_inputs=x[::2], train_labels=y[::2], test_inputs=x[1::2],
-        test_labels=y[1::2], task=task, clients=town[::2],
+        test_labels=y[1::2], task=task, clients=town[::2], public=True,
     )  # fmt: skip
     return replace(data, test_clients=town[1::2])
 
@@ -129,7 +129,7 @@ def villages():
     data = dataset_from_arrays(
         "villages", train_inputs=x[trains], train_labels=np.clip(y[trains], -1, 1),
         test_inputs=x[~trains], test_labels=np.clip(y[~trains], -1, 1), task=task,
-        clients=names[trains],
+        clients=names[trains], public=True,
     )  # fmt: skip
     return replace(data, test_clients=names[~trains])
 
@@ -199,7 +199,7 @@ def test_a_client_without_test_records_is_not_judged(hospitals):
 def test_nothing_is_made_in_a_private_run(hospitals):
     job, run = hospitals
     with pytest.raises(InputError, match="private"):
-        personal_results(replace(job, private=True), run)
+        personal_results(replace(job, simulate=None), run)
 
 
 def test_what_cannot_be_judged_or_used_is_refused(hospitals, rents):

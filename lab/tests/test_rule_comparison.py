@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import numpy as np
@@ -58,17 +56,6 @@ def test_a_row_says_what_there_is_to_say(table):
     assert unbiased.seconds > 0
     assert not unbiased.failed
     assert [aggregation for _, aggregation, _ in table[1]] == ["size-weighted"]
-
-
-def test_it_goes_into_json_and_csv(table):
-    plain = json.loads(json.dumps(plain_table(*table)))
-    assert len(plain["rows"]) == 5
-    assert plain["skipped"][0]["reason"]
-    rows = list(csv.DictReader(io.StringIO(csv_table(table[0]))))
-    assert len(rows) == 5
-    assert float(rows[0]["accuracy"]) == table[0][0].accuracy.mean
-    assert float(rows[0]["heard_10"]) == table[0][0].heard[9]
-    assert rows[0]["heard_public"] == ""
 
 
 def test_a_pair_gives_what_its_training_alone_gives(table):

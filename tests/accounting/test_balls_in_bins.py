@@ -88,23 +88,6 @@ def test_against_a_simulation_of_the_likelihood_ratio(shift, bins, steps, draws)
                 assert found <= values.mean() + 4.5 * error
 
 
-@pytest.mark.parametrize(
-    ("steps", "kind"), [(3, "remove"), (3, "add"), (17, "remove"), (16, "add")]
-)
-def test_the_law_on_a_grid_keeps_its_mean_and_widens_little(steps, kind):
-    loss = DrawLoss(kind, 0.7, 20, steps)
-    grid = loss.on_grid(1e-3, tail=1e-12, lowest=-9.0)
-    value = 1e-3 * (grid.first + np.arange(grid.mass.size))
-    assert grid.mass.sum() + grid.infinity == pytest.approx(1, abs=1e-9)
-    # Under the other distribution the mass is as much, but for what is at an infinite loss.
-    assert grid.mass @ np.exp(-value) == pytest.approx(1, abs=1e-9)
-    sign = 1 if kind == "remove" else -1
-    under_q = grid.mass * (np.exp(-value) if kind == "remove" else 1.0)
-    variance = under_q @ (np.exp(sign * value) - 1) ** 2
-    exact = steps / 20**2 * math.expm1(0.7**2)
-    assert exact <= variance <= exact * 1.002
-
-
 def test_unused_bins_hide_a_record_and_every_further_step_spends_more():
     by_steps = [spent(0.9, 12, steps, draws=4) for steps in (1, 2, 3, 6, 12)]
     assert by_steps == sorted(by_steps)
@@ -113,13 +96,6 @@ def test_unused_bins_hide_a_record_and_every_further_step_spends_more():
     assert spent(0.9, 12, 12, delta=1e-6) > spent(0.9, 12, 12)
     # A record is in one batch at most: an epoch spends less than one step with all records.
     assert spent(0.9, 12, 12) < spent(0.9, 1, 1)
-
-
-def test_the_loss_of_adding_a_record_is_bounded_by_the_unused_bins():
-    loss = DrawLoss("add", 0.5, 10, 4)
-    assert loss.largest == pytest.approx(math.log(10 / 6))
-    assert DrawLoss("add", 0.5, 10, 10).largest == math.inf
-    assert loss.distance >= grid_delta([(loss, 1)], 0.0) * (1 - 1e-9)
 
 
 def test_histories_mix_samplers():

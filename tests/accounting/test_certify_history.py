@@ -35,22 +35,11 @@ def test_they_agree(neighbours, z, rate, steps, report_z, report_rate, reports):
     assert ours == pytest.approx(theirs, rel=2e-3)
 
 
-def test_the_library_is_not_asked_where_it_is_not_sound():
-    fixed = History((Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9, sampler="fixed"),))
-    assert history_epsilon(fixed, 1e-5) == fixed.epsilon(1e-5)
-    tiny = History((Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9),))
-    assert history_epsilon(tiny, 1e-12) == tiny.epsilon(1e-12)
-
-
 def test_steps_all_but_without_noise_hide_nothing_whatever_else_there_was():
     usual = Event.of(noise_multiplier=5.0, sampling_rate=0.1, steps=9)
     bare = Event.of(noise_multiplier=1e-8, sampling_rate=1.0, steps=1)
     both = History((usual, bare))
     assert both.epsilon(1e-5) >= History((bare,)).epsilon(1e-5) > 1e15
-
-
-def test_nothing_spends_nothing():
-    assert history_epsilon(History(), 1e-5) == 0.0
 
 
 def _any_history(dice: random.Random, relation: str) -> History:
@@ -112,11 +101,6 @@ def test_a_rate_next_to_one_is_no_better_than_one():
             for each in (rate, 1.0)
         )
         assert near == pytest.approx(one, rel=1e-3)
-
-
-def test_a_direction_that_hides_nothing_ends_the_question():
-    rare = Event.of(noise_multiplier=0.05, sampling_rate=1e-4, steps=749_671)
-    assert History((rare,)).delta(10.0) == 1.0
 
 
 def test_outputs_that_are_told_apart_are_not_called_alike():

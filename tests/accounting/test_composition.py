@@ -13,13 +13,10 @@ from dpcohort.accounting import gaussian_delta
 from dpcohort.accounting._composition import (
     LossPair,
     at_delta,
-    at_epsilon,
     chernoff_epsilon,
     grid_delta,
     grid_epsilon,
     grid_for,
-    log_gap,
-    log_moment,
     loss_at,
     profile_delta,
     profile_epsilon,
@@ -105,15 +102,6 @@ def test_different_steps_compose():
     assert grid_epsilon(mixed, 1e-5) == pytest.approx(grid_epsilon(mixed[::-1], 1e-5), rel=1e-9)
 
 
-def test_a_finer_tolerance_is_closer():
-    pair = LossPair(kind="replace", shift=0.5, rate=0.1)
-    coarse, usual, fine = (
-        grid_epsilon([(pair, 100)], 1e-5, tolerance=tolerance) for tolerance in (1e-2, 1e-4, 1e-6)
-    )
-    assert fine < usual < coarse
-    assert usual < fine * (1 + 3e-4)
-
-
 def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatch):
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
     delta = grid_delta([(pair, 30)], 4.0)
@@ -158,67 +146,6 @@ def test_profile_between_points_is_linear_in_e_to_the_epsilon():
     assert profile_epsilon(profile, middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
     assert profile_delta(profile, profile.first_loss - 1) == 1.0
     assert profile_epsilon(profile, profile.added / 2) is None
-
-
-@pytest.mark.parametrize("factor", [0.999, 0.5, 0.0])
-def test_discounted_sums_are_the_plain_recurrence(factor):
-    terms = np.random.default_rng(0).random(777)
-    expected, last = [], 0.0
-    for term in terms:
-        last = term + factor * last
-        expected.append(last)
-    found = composition._discounted_sums(terms, factor)
-    assert np.abs(found / expected - 1).max() < 8 * 2.0**-53 * 777
-
-
-MU = 0.5
-STEPS = 9
-TOTAL = MU * math.sqrt(STEPS)
-
-
-@pytest.fixture
-def gaussian():
-    return sketch_of([(LossPair(kind="remove", shift=MU, rate=1.0), STEPS)], math.log(1e-6))
-
-
-def test_gap_is_the_largest_of_the_tilted_hockey_stick():
-    u = np.linspace(0, 20, 200_001)
-    for order in (0.1, 1.0, 7.0):
-        largest = np.max(np.exp(-order * u) * -np.expm1(-u))
-        assert math.exp(log_gap(order)) == pytest.approx(largest, rel=1e-6)
-
-
-def test_moments_of_a_gaussian(gaussian):
-    orders = np.array([-0.5, 0.0, 1.0, 5.0])
-    exact = TOTAL**2 / 2 * orders * (1 + orders)
-    np.testing.assert_allclose(log_moment(gaussian[0], orders), exact, atol=1e-6)
-
-
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-6])
-def test_the_expected_answer_of_a_gaussian_is_right(gaussian, delta):
-    tilt, epsilon, _ = at_delta(gaussian, math.log(delta))
-    assert gaussian_delta(epsilon=epsilon, mu=TOTAL) == pytest.approx(delta, rel=0.25)
-    back, _, log_delta = at_epsilon(gaussian, epsilon)
-    assert log_delta == pytest.approx(math.log(delta), abs=0.25)
-    assert back == pytest.approx(tilt, rel=0.05)
-
-
-def test_a_tighter_tolerance_gives_a_finer_grid_around_the_answer(gaussian):
-    target = at_delta(gaussian, math.log(1e-6))
-    coarse = grid_for(gaussian, target, tolerance=1e-3)
-    fine = grid_for(gaussian, target, tolerance=1e-5)
-    assert fine.step == pytest.approx(coarse.step / 10, rel=1e-6)
-    for grid in (coarse, fine):
-        assert grid.low < target[1] < grid.low + grid.length
-
-
-def test_parts_add_up(gaussian):
-    pair = LossPair(kind="remove", shift=MU, rate=1.0)
-    split = sketch_of([(pair, 4), (pair, 5)], math.log(1e-6))
-    orders = np.array([0.3, 3.0])
-    np.testing.assert_allclose(
-        log_moment(split[0], orders), log_moment(gaussian[0], orders), rtol=1e-12
-    )
 
 
 def test_an_output_that_tells_all_has_no_epsilon_below_its_odds():

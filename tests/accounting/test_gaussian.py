@@ -8,8 +8,6 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpcohort.accounting import gaussian_delta, gaussian_mu
 from dpcohort.errors import InputError
@@ -54,15 +52,6 @@ def test_delta_is_above_the_exact_one_where_epsilon_and_mu_are_large(mu: float) 
             assert gaussian_delta(epsilon=epsilon, mu=mu) >= min(exact * (1 + mp.mpf("9e-11")), 1)
 
 
-def test_no_epsilon_is_the_total_variation_distance() -> None:
-    mu = gaussian_mu(epsilon=0.0, delta=1e-3)
-    assert math.erf(mu / 2 / math.sqrt(2)) == pytest.approx(1e-3, rel=1e-9)
-
-
-def test_no_shift_spends_nothing() -> None:
-    assert gaussian_delta(epsilon=0.0, mu=0.0) == 0.0
-
-
 def test_arrays_broadcast_and_agree_with_scalars() -> None:
     epsilon, delta = np.array([[0.1], [2.0]]), np.array([1e-9, 1e-5, 0.7])
     mu = gaussian_mu(epsilon=epsilon, delta=delta)
@@ -70,18 +59,6 @@ def test_arrays_broadcast_and_agree_with_scalars() -> None:
     assert mu[1, 2] == gaussian_mu(epsilon=2.0, delta=0.7)
     assert isinstance(gaussian_mu(epsilon=1.0, delta=0.1), float)
     assert gaussian_delta(epsilon=epsilon, mu=mu)[0, 1] == gaussian_delta(epsilon=0.1, mu=mu[0, 1])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.floats(1e-8, 700), st.floats(1e-8, 700), st.floats(1e-300, 0.999), st.floats(1e-300, 0.999)
-)
-def test_more_budget_allows_more_signal(
-    epsilon: float, other: float, delta: float, another: float
-) -> None:
-    low = gaussian_mu(epsilon=min(epsilon, other), delta=min(delta, another))
-    high = gaussian_mu(epsilon=max(epsilon, other), delta=max(delta, another))
-    assert low <= high * (1 + 1e-11)
 
 
 @pytest.mark.parametrize(

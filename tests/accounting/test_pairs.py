@@ -137,19 +137,6 @@ def test_distance_is_delta_at_zero(kind):
         assert exact * (1 - 1e-15) <= pair.distance <= exact * (1 + 1e-12), pair
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sketch_has_the_moments_of_the_loss(kind):
-    pair = LossPair(kind=kind, shift=1.3, rate=0.2)
-    step = 0.002
-    grid = pair.on_grid(step, tail=1e-14, lowest=-30.0)
-    losses = step * (grid.first + np.arange(grid.mass.size))
-    loss, mass = pair.sketched(1e-12)
-    assert mass.sum() == pytest.approx(1, abs=1e-9)
-    for order in (0.5, 2.0):
-        exact = grid.mass @ np.exp(order * losses)
-        assert mass @ np.exp(order * loss) == pytest.approx(exact, rel=2e-3)
-
-
 def test_pairs_of_each_contract():
     def kinds(sampler, neighbours):
         pairs = SAMPLERS[sampler].losses(2.0, 0.1, neighbours)
@@ -158,16 +145,3 @@ def test_pairs_of_each_contract():
     assert kinds("poisson", "zero-out") == [("remove", 0.5), ("add", 0.5)]
     assert kinds("poisson", "replace-one") == [("replace", 0.5)]
     assert kinds("fixed", "replace-one") == [("fixed", 1.0)]
-
-
-def test_replace_and_fixed_without_subsampling_are_the_gaussian_of_twice_the_shift():
-    gaussian = LossPair(kind="remove", shift=2.0, rate=1.0)
-    for other in (
-        LossPair(kind="replace", shift=1.0, rate=1.0),
-        LossPair(kind="fixed", shift=2.0, rate=1.0),
-    ):
-        ours = grid_delta(other.on_grid(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0)
-        assert ours == pytest.approx(
-            grid_delta(gaussian.on_grid(0.01, tail=1e-12, lowest=-30.0), 0.01, 1.0), rel=1e-3
-        )
-        assert math.isfinite(ours)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 
 import mpmath as mp
-import numpy as np
 import pytest
 
 from dpcohort.accounting import _closed_forms as paper
@@ -48,14 +47,6 @@ def test_noise_level_of_algorithm_1() -> None:
             assert close(paper.noise_level(**budget, size=613), level)
 
 
-def test_multiplier_is_the_variance_in_other_units() -> None:
-    budget = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.25}
-    size, clip = 400, 3.0
-    variance = paper.noise_level(**budget, size=size) * 50 * clip**2  # Equation (6)
-    z = paper.paper_noise_multiplier(**budget, steps=50)
-    assert z == pytest.approx(math.sqrt(variance) * (0.25 * size) / clip, rel=1e-14)
-
-
 def test_lemma_2_on_the_amplified_budget_is_the_multiplier() -> None:
     with mp.workdps(50):
         for epsilon, delta, rate in GRID:
@@ -65,18 +56,6 @@ def test_lemma_2_on_the_amplified_budget_is_the_multiplier() -> None:
                 epsilon=epsilon, delta=delta, sampling_rate=rate, steps=37
             )
             assert close(z, mp.sqrt(variance))
-
-
-def test_no_steps_no_noise() -> None:
-    assert paper.paper_noise_multiplier(epsilon=1.0, delta=0.1, sampling_rate=0.5, steps=0) == 0.0
-
-
-def test_arrays_broadcast() -> None:
-    level = paper.noise_level(
-        epsilon=np.array([[1.0], [2.0]]), delta=1e-5, sampling_rate=0.1, size=[100, 200, 300]
-    )
-    assert level.shape == (2, 3)
-    assert level[1, 2] == paper.noise_level(epsilon=2.0, delta=1e-5, sampling_rate=0.1, size=300)
 
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1}

@@ -57,14 +57,6 @@ def test_it_is_what_the_likelihood_ratio_test_reaches(noise, rate):
         assert risk.hits(alpha) <= found + (2e-4 if alpha < 0.1 else 5e-3)
 
 
-def test_a_mixed_history_is_composed():
-    one = Event.of(noise_multiplier=20.0, sampling_rate=1.0, steps=10)
-    both = attack_risk(
-        History((one, Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=50))), delta=1e-5
-    )
-    assert both.hits(0.05) > attack_risk(_history(2.0, 0.1, 50), delta=1e-5).hits(0.05) + 0.005
-
-
 def test_the_gaussian_curve_covers_and_is_close():
     risk = attack_risk(_history(2.0, 0.1, 50), delta=1e-5)
     for alpha in np.linspace(0, 1, 101)[1:-1]:

@@ -95,6 +95,7 @@ def job_of(model, store):
     )
 
     def make(plan, inputs=None, **options):
+        options.setdefault("simulate", 0)
         options.setdefault("optimiser", Optimiser(local_step=ConstantStep(0.2)))
         data = common if inputs is None else data_of(inputs)
         return make_job(plan, model, data, partition=held, device="cpu", **options)

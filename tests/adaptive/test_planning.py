@@ -75,10 +75,6 @@ def test_settings_that_do_not_fit_the_population_are_refused(people, settings):
         make_caps(people, settings, DonatedData())
 
 
-def test_a_rule_that_never_asks_has_no_reports(people, settings):
-    assert make_caps(people, settings, ClusteredUpdates())[1].tolist() == [0] * 8
-
-
 # noise at the caps
 
 
@@ -134,12 +130,6 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
         assert best * (1 - 1e-3) < plan.noise_multipliers[k] < best * (1 + 2e-3)
 
 
-def test_a_larger_share_for_reports_costs_noise_in_training(plan_of):
-    small, large = (plan_of(report_share=share) for share in (0.05, 0.5))
-    assert (small.noise_multipliers < large.noise_multipliers).all()
-    assert (small.reports.multipliers > large.reports.multipliers).all()
-
-
 def test_raw_reports_leave_the_whole_budget_to_training(plan_of, people):
     plan = plan_of(reports="raw")
     whole = calibrate_noise(
@@ -147,19 +137,6 @@ def test_raw_reports_leave_the_whole_budget_to_training(plan_of, people):
     )
     assert plan.noise_multipliers == pytest.approx(whole, rel=2e-3)
     assert (plan.reports.multipliers == 0).all()
-
-
-def test_public_clients_add_no_noise(plan_of):
-    nan = float("nan")
-    mixed = Population.from_arrays(
-        sizes=[50, 50, 50],
-        epsilon=[1.0, 2.0, nan],
-        delta=[1e-5, 1e-5, nan],
-        public=[False, False, True],
-    )
-    plan = plan_of(population=mixed)
-    assert plan.noise_multipliers[2] == plan.reports.multipliers[2] == 0
-    assert np.isnan(plan.certified_epsilon[2])
 
 
 def test_paper_noise_is_guarded_together_with_the_reports(plan_of, people, settings):
@@ -251,14 +228,6 @@ def test_what_is_beyond_a_cap_is_not_hidden(plan_of, people, what):
     assert (plan.spent_epsilon(*beyond) > people.epsilon).all()
 
 
-def test_a_report_costs_what_its_event_says(plan_of):
-    plan = plan_of()
-    draws_alone = plan.history(3, draws=2, reports=0)
-    both = plan.history(3, draws=2, reports=4)
-    assert [event.steps for event in both.events] == [4, 4]  # 2 draws of 2 local steps, 4 reports
-    assert draws_alone.epsilon(1e-5) < both.epsilon(1e-5)
-
-
 def with_noise(plan, column, values):
     """The plan with other noise on its draws or on its reports."""
     if column == "noise_multiplier":
@@ -305,35 +274,3 @@ def test_report_stds_are_those_of_a_mean(plan_of):
 
 
 # what is open before the training
-
-
-def test_what_is_known_is_given_and_probabilities_are_refused(plan_of, people):
-    plan = plan_of("ucb-cs", rule_settings={"gamma": 0.5})
-    assert plan.rule == "ucb-cs"
-    assert plan.participation.settings == {"gamma": 0.5, "exploration": 1.0}
-    assert plan.counts.size == len(people)
-    assert plan.participation.planned.size == 0
-    with pytest.raises(
-        InputError, match="ucb-cs decides in each round and has none before the training"
-    ):
-        _ = plan.probabilities
-    with pytest.raises(InputError, match="ucb-cs decides in each round, so the plan has no"):
-        _ = plan.schedule
-
-
-def test_nobody_can_write_to_a_plan(plan_of):
-    plan = plan_of()
-    for column in (
-        plan.counts,
-        plan.reports.caps,
-        plan.reports.multipliers,
-        plan.noise_multipliers,
-    ):
-        assert not column.flags.writeable
-
-
-def test_columns_are_those_of_the_population(plan_of):
-    plan = plan_of()
-    few = replace(plan.reports, caps=plan.reports.caps[:7].copy())
-    with pytest.raises(InputError, match="the reports are for 7 clients"):
-        replace(plan, participation=replace(plan.participation, reports=few))

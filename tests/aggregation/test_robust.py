@@ -36,58 +36,12 @@ def test_one_liar_moves_the_result_by_no_more_than_its_share(make_cohort, lie):
     assert 0.1 < moved <= 2 * 4.0 / 5 * (1 + 1e-5)
 
 
-def test_a_wide_bound_is_the_mean(make_cohort):
-    updates = torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
-    combined = ClippedMean(bound=1e6).combine(updates, make_cohort([1.0] * 5))
-    assert torch.equal(combined, updates.mean(0))
-
-
-def test_the_tiniest_updates_are_left(make_cohort):
-    updates = torch.full((2, 3), 1e-44)
-    combined = ClippedMean(bound=1.0).combine(updates, make_cohort([1.0] * 2))
-    assert torch.equal(combined, updates.mean(0))
-
-
-@pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), "wide"])
-def test_a_bound_that_is_none_is_refused(bound):
-    with pytest.raises(InputError, match="bound"):
-        ClippedMean(bound=bound)
-
-
 @pytest.mark.parametrize("trim", [0.0, 0.1, 0.2, 0.33, 0.49])
 def test_against_scipy(make_cohort, trim):
     updates = torch.randn(10, 7, generator=torch.Generator().manual_seed(0)).double()
     combined = TrimmedMean(trim=trim).combine(updates, make_cohort([1.0] * 10))
     expected = trim_mean(updates.numpy(), trim, axis=0)
     np.testing.assert_allclose(combined.numpy(), expected, rtol=1e-13)
-
-
-def test_liars_within_the_trim_stay_between_the_honest(make_cohort):
-    updates = torch.randn(10, 50, generator=torch.Generator().manual_seed(1))
-    updates[3], updates[7] = 1e30, -1e30
-    honest = updates[[0, 1, 2, 4, 5, 6, 8, 9]]
-    combined = TrimmedMean(trim=0.2).combine(updates, make_cohort([1.0] * 10))
-    assert bool((combined <= honest.amax(0)).all())
-    assert bool((combined >= honest.amin(0)).all())
-
-
-def test_shares_are_counted_as_written(make_cohort):
-    # 0.29 * 100 is 28.999999999999996.
-    updates = torch.zeros(100, 1)
-    updates[:29] = 1e6
-    assert float(TrimmedMean(trim=0.29).combine(updates, make_cohort([1.0] * 100))) == 0.0
-
-
-def test_something_is_always_left(make_cohort):
-    updates = torch.arange(10.0)[:, None]
-    almost = float(np.nextafter(0.5, 0.0))
-    assert float(TrimmedMean(trim=almost).combine(updates, make_cohort([1.0] * 10))) == 4.5
-
-
-@pytest.mark.parametrize("trim", [-0.1, 0.5, float("nan")])
-def test_a_trim_out_of_range_is_refused(trim):
-    with pytest.raises(InputError, match="trim"):
-        TrimmedMean(trim=trim)
 
 
 def test_against_a_general_minimiser(make_cohort):
@@ -112,13 +66,6 @@ def test_fewer_than_half_cannot_carry_it_away(make_cohort):
     assert float((combined - honest.mean(0)).norm()) < 10 * radius
 
 
-def test_a_noisy_draw_weighs_less_though_nobody_told(make_cohort):
-    updates = torch.randn(6, 2000, generator=torch.Generator().manual_seed(2))
-    updates[0] *= 30.0
-    combined = GeometricMedian().combine(updates, make_cohort([1.0] * 6))
-    assert float(combined.norm()) < 0.2 * float(updates.mean(0).norm())
-
-
 def test_the_steps_that_are_allowed_are_taken(make_cohort):
     updates = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).double()
     exact, mean = GeometricMedian(steps=500, tolerance=1e-12), updates.mean(0)
@@ -131,11 +78,6 @@ def test_nothing_is_of_two_parts_that_are_nothing():
     low, sparse = low_rank_and_sparse(torch.zeros(4, 6))
     assert not low.any()
     assert not sparse.any()
-
-
-def test_equal_updates_are_their_own_median(make_cohort):
-    updates = torch.full((4, 3), 2.5)
-    assert GeometricMedian().combine(updates, make_cohort([1.0] * 4)).tolist() == [2.5] * 3
 
 
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"smoothing": 0.0}, {"tolerance": -1.0}])
@@ -164,15 +106,6 @@ def test_robust_pca_finds_the_parts_it_was_made_of(rank):
     torch.testing.assert_close(found_sparse, sparse, rtol=0.0, atol=1e-4)
 
 
-@pytest.mark.parametrize("signal", [0.0, 0.01, 1.0])
-def test_estimates_have_the_order_of_the_noise(signal):
-    stds = [0.1, 0.3, 0.6, 1.0, 2.0, 4.0]
-    updates, _ = noisy(stds, signal=signal)
-    estimates = EstimatedNoise().noise(updates)
-    assert (np.diff(estimates) > 0).all()
-    assert estimates[-1] > 3 * estimates[0]
-
-
 def test_who_declares_too_little_noise_gains_nothing(make_cohort):
     updates, signal = noisy([0.5, 0.5, 0.5, 0.5, 20.0])
     lie = make_cohort([0.5, 0.5, 0.5, 0.5, 0.1])
@@ -182,32 +115,11 @@ def test_who_declares_too_little_noise_gains_nothing(make_cohort):
     assert float((unmoved - signal).norm()) < 0.25 * float((updates.mean(0) - signal).norm())
 
 
-def test_equal_noise_gives_nearly_the_mean(make_cohort):
-    updates, _ = noisy([1.0] * 5)
-    weights = EstimatedNoise().noise(updates) ** -2.0
-    assert weights / weights.sum() == pytest.approx([0.2] * 5, rel=0.1)
-
-
-def test_some_coordinates_are_enough():
-    updates, _ = noisy([0.2, 1.0, 5.0], size=30_000)
-    some = EstimatedNoise(coordinates=3000).noise(updates)
-    assert np.array_equal(some, EstimatedNoise().noise(updates[:, ::10].contiguous()))
-    assert (np.diff(some) > 0).all()
-
-
 def test_updates_without_any_noise_are_averaged(make_cohort):
     cohort = make_cohort([0.0] * 3)
     assert EstimatedNoise().combine(torch.zeros(3, 4), cohort).tolist() == [0.0] * 4
     same = torch.full((3, 4), 2.5)
     torch.testing.assert_close(EstimatedNoise().combine(same, cohort), same[0])
-
-
-@pytest.mark.parametrize("scale", [1e-290, 1e290])
-def test_updates_of_any_size_can_be_weighed(make_cohort, scale):
-    updates, _ = noisy([0.1, 1.0, 4.0], size=50)
-    plain = EstimatedNoise().combine(updates, make_cohort([1.0] * 3))
-    scaled = EstimatedNoise().combine(scale * updates, make_cohort([1.0] * 3))
-    torch.testing.assert_close(scaled / scale, plain, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [{"coordinates": 0}, {"floor": 0.0}, {"steps": 0}])
@@ -250,15 +162,6 @@ def test_a_client_that_sends_a_tenth_of_its_noise_is_found(declared, liar, make_
     assert found.too_little[liar]
 
 
-def test_a_client_that_sends_ten_times_its_noise_is_found(make_cohort):
-    declared = [1.0] * 10
-    sent = [1.0] * 9 + [10.0]
-    found = check_declared_noise(updates_of(sent), make_cohort(declared, clients=range(20, 30)))
-    assert found.suspicious == (29,)
-    assert found.too_much[9]
-    assert not found.too_little.any()
-
-
 def test_who_declares_none_is_not_judged(make_cohort):
     declared = [0.0, 1.0, 1.0, 1.0]
     found = check_declared_noise(updates_of([0.0, 1.0, 1.0, 1.0]), make_cohort(declared))
@@ -266,11 +169,6 @@ def test_who_declares_none_is_not_judged(make_cohort):
     assert found.suspicious == ()
     nobody = check_declared_noise(updates_of([0.0] * 3), make_cohort([0.0] * 3))
     assert nobody.suspicious == ()
-
-
-def test_updates_that_say_nothing(make_cohort):
-    found = check_declared_noise(torch.zeros(3, 5), make_cohort([1.0, 1.0, 1.0]))
-    assert found.suspicious == ()
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, float("nan")])

@@ -69,7 +69,3 @@ def train(digits, partition):
 def test_every_aggregation_learns(train, name):
     # Ten classes: guessing gives a tenth.
     assert train("unbiased", name, **({"bound": 1.0} if name == "clipped-mean" else {})) > 0.3
-
-
-def test_a_threshold_learns(train):
-    assert train("best-threshold", "mean") > 0.3

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpcohort.aggregation import (
-    AggregationRule,
     Cohort,
     EpsilonWeighted,
     ImportanceCompensated,
@@ -23,21 +22,6 @@ from dpcohort.aggregation import (
 )
 from dpcohort.aggregation._rule import sum_of_rows
 from dpcohort.errors import InputError
-
-
-def test_a_client_drawn_twice_counts_twice() -> None:
-    cohort = Cohort(
-        round=0,
-        clients=np.array([1, 1, 0]),
-        draws=np.array([0, 1, 0]),
-        noise_multipliers=np.ones(3),
-        batch_sizes=np.ones(3, dtype=np.int64),
-        noise_stds=np.ones(3),
-    )
-    rule: AggregationRule = Mean()
-    updates = torch.tensor([[1.0, 0.0], [2.0, 0.0], [6.0, 3.0]])
-    assert len(cohort) == 3
-    assert rule.combine(updates, cohort).tolist() == [3.0, 1.0]
 
 
 def test_threads_change_no_bit() -> None:
@@ -94,11 +78,6 @@ def test_public_clients_count_as_the_largest_epsilon_of_the_population(make_coho
     assert weights_of(EpsilonWeighted(epsilon=epsilon), pair) == pytest.approx([1 / 4, 3 / 4])
     named = EpsilonWeighted(epsilon=epsilon, public_epsilon=9.0)
     assert weights_of(named, pair) == pytest.approx([0.1, 0.9])
-
-
-def test_huge_epsilons_do_not_overflow(make_cohort):
-    rule = EpsilonWeighted(epsilon=[1.5e308, 1.5e308, 1.0])
-    assert weights_of(rule, make_cohort(np.ones(3))) == pytest.approx([0.5, 0.5, 0.0])
 
 
 @pytest.mark.parametrize("epsilon", [[0.0], [1.0, -1.0], [np.inf], [], 1.0, ["a lot"]])

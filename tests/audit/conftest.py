@@ -46,11 +46,11 @@ def _probes_are_written_down_once() -> Iterator[None]:
     right, kept = IsolatedModel._gradients_alone, dict[Any, Any]()
 
     def once(self: IsolatedModel) -> Any:
-        model, of = self._model, self._blanks[0]
+        model, of = getattr(self._model, "model", self._model), self._blanks[0]
         if not isinstance(model, GradientProbe | ScoredProbe):
             return right(self)
         raw = getattr(model, "_raw", None)
-        key = type(model), model._hostile, raw, self.layout.dimension, of.dtype, of.device
+        key = type(model), model._hostile, raw, self.layout.dimension, of.dtype, of.device, of.shape
         if key not in kept:
             kept[key] = right(self)
         return kept[key]

@@ -34,10 +34,3 @@ def test_no_kill_loses_a_count_or_repeats_a_release():
     assert done.returncode == 0, done.stdout + done.stderr
     (count,) = re.findall(r"^(\d+) kills .*: 0 wrong", done.stdout, re.MULTILINE)
     assert int(count) >= 10
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_guard_that_counts_too_late_is_found_out():
-    done = kills("--draws", "1", "--every", "24", "--broken")
-    assert done.returncode == 1, done.stderr
-    assert "draw 0 was computed 2 times" in done.stdout

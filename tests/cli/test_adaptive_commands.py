@@ -62,26 +62,6 @@ def test_train_verify_and_a_receipt(terminal, digits_config, tmp_path):
     assert not (tmp_path / "none.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (["selection.rule=power-of-choise"], "Did you mean 'power-of-choice'"),
-        (["selection.rule=power-of-choice", "selection.d=50"], "at most the number of clients"),
-        (["selection.rule=clustered", "selection.clusters=21"], "at most the number of clients"),
-        (["selection.rule=rpow-d", "selection.participation_cap=0"], "participation_cap = 0"),
-        (["selection.rule=rpow-d", "selection.participation_cap=1"], "at least 50"),
-        (["selection.rule=rpow-d", "selection.report_share=1.0"], "report_share = 1.0"),
-        (["selection.rule=donated"], "needs public clients"),
-    ],
-)
-def test_mistakes_are_told_before_training(terminal, digits_config, tmp_path, changes, words):
-    options = [part for change in changes for part in ("--set", change)]
-    for command in (["plan", digits_config], ["train", digits_config, "-o", tmp_path / "run"]):
-        terminal(*command, *options, code=2)
-        assert words in terminal.errors
-    assert not (tmp_path / "run").exists()
-
-
 def test_commands_about_schedules_say_why_not(terminal, tmp_path):
     changed = tmp_path / "adaptive.toml"
     text = commented_config("digits").replace('rule = "privacy-aware"', 'rule = "oort"')

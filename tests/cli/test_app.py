@@ -16,13 +16,6 @@ def test_version(terminal):
     assert terminal("--version") == f"dpcohort {__version__}\n"
 
 
-def test_every_command_explains_itself(terminal):
-    listed = terminal("--help")
-    for command in ("new", "plan", "explain", "what-if", "figure", "doctor", "demo"):
-        assert command in listed
-        assert "Usage" in terminal(command, "--help")
-
-
 def test_the_list_says_what_the_commands_say(terminal):
     assert typer.main.get_command(app()).list_commands(None)[: len(COMMANDS)] == list(COMMANDS)
     for name, summary in COMMANDS.items():
@@ -30,15 +23,6 @@ def test_the_list_says_what_the_commands_say(terminal):
         assert loaded.name == name
         assert loaded.help.splitlines()[0] == summary
         assert " ".join(summary.split()[:5]) in terminal("--help")
-
-
-def test_a_shell_completes_commands_and_options():
-    group = typer.main.get_command(app())
-    context = group.make_context("dpcohort", [], resilient_parsing=True)
-    found = {item.value: item.help for item in group.shell_complete(context, "re")}
-    assert list(found)[:3] == ["replan", "receipt", "report"]
-    assert found["receipt"].startswith("Show a client's receipt")
-    assert [item.value for item in group.shell_complete(context, "--v")] == ["--version"]
 
 
 def test_a_shell_completes_options_of_a_command():
@@ -115,25 +99,6 @@ def test_a_run_that_is_not_there_is_code_3_in_every_command(
         assert terminal(*words, code=3) == ""
         assert f"there is no run at {place}" in terminal.errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", RUN_COMMANDS)
-def test_a_folder_without_a_run_is_code_3_in_every_command(
-    terminal, command, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    words = ["empty" if word == "RUN" else word for word in RUN_COMMANDS[command]]
-    assert terminal(*words, code=3) == ""
-    assert "empty is not a run folder" in terminal.errors
-
-
-def test_interrupt_is_code_130(monkeypatch, capsys):
-    def stop(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpcohort.cli.app", stop)
-    assert main([]) == 130
 
 
 def test_a_terminal_that_cannot_show_a_letter_is_no_error(config):

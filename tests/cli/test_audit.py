@@ -9,7 +9,7 @@ import pytest
 import dpcohort.audit
 from dpcohort.audit import Finding, Isolation
 from dpcohort.audit import _suite as suite
-from dpcohort.audit._under_test import MODEL_PLACES
+from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
 
 STEP = """
 import numpy as np
@@ -87,6 +87,14 @@ def test_our_own_trainings_are_audited_as_they_are_deployed(terminal, told):
     assert len(told["private"]) == 8
 
 
+def test_persons_are_audited_where_a_training_knows_them(terminal, told):
+    terminal("audit", "--unit", "person")
+    assert len(told["private"]) == 2  # no guard
+    assert {claim.rows for _, claim, _ in told["private"]} == {40}
+    terminal("audit", "--unit", "person", "--only", "guard", code=2)
+    assert "batched, reference, distributed, simulation" in terminal.errors
+
+
 def test_one_refuted_claim_is_enough(terminal, told):
     told["refuse"] = {"simulation"}
     found = json.loads(terminal("audit", "--json", code=1))
@@ -97,10 +105,10 @@ def test_one_refuted_claim_is_enough(terminal, told):
 def test_models_and_losses_of_others(terminal, monkeypatch):
     seen = []
 
-    def isolation(subject, adversaries, *, full, on_case):
-        seen.append((subject.place, len(list(adversaries)), full))
+    def isolation(subject, adversaries, *, rows, full, on_case):
+        seen.append((subject.place, len(list(adversaries)), full, rows))
         found = [
-            Isolation(name=name, about="Mixes.", verdict=verdict, moved=moved, detail="[seen]")
+            Isolation(name=name, verdict=verdict, moved=moved, detail="[seen]")
             for name, verdict, moved in (
                 ("Kind", "held", 0.99), ("Hostile", "BROKEN" if full else "refused", math.inf),
             )
@@ -113,7 +121,7 @@ def test_models_and_losses_of_others(terminal, monkeypatch):
     assert "no bound broken" in shown
     assert "1 of 2" in shown
     assert [place for place, *_ in seen] == list(MODEL_PLACES)
-    losses = {place: many for place, many, _ in seen}
+    losses = {place: many for place, many, *_ in seen}
     assert losses["frozen"] < losses["guard"]
     shown = terminal("audit", "--adversarial", "--full", "--only", "guard,frozen", code=1)
     assert "BROKEN" in shown
@@ -121,6 +129,11 @@ def test_models_and_losses_of_others(terminal, monkeypatch):
     found = json.loads(terminal("audit", "--adversarial", "--full", "--json", code=1))
     assert not found["passed"]
     assert found["places"]["guard"][1]["moved"] is None
+    assert {rows for *_, rows in seen} == {1}
+    seen.clear()
+    shown = terminal("audit", "--adversarial", "--unit", "person")
+    assert "C for one person with 3 rows" in shown
+    assert [(place, rows) for place, *_, rows in seen] == [(p, 3) for p in PERSON_PLACES]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +149,7 @@ def test_models_and_losses_of_others(terminal, monkeypatch):
         (["--device", "tpu"], "cuda"),
         (["--noise-multiplier", "0"], "above 0"),
         (["--simulation"], "--step"),
+        (["--unit", "client"], "record, person"),
     ],
 )
 def test_bad_input_is_told(terminal, arguments, message):

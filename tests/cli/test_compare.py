@@ -43,19 +43,6 @@ def test_a_grid_ends_in_a_sentence_and_its_runs_can_be_compared_again(
     assert found["comparisons"][0]["sentence"] in " ".join(again.split())
 
 
-def test_json_of_a_grid_is_only_json(terminal, digits_config):
-    found = terminal.json("compare", digits_config, "--seeds", 1, *SHORT)
-    assert "one seed" in found["comparisons"][0]["sentence"]
-
-
-def test_runs_with_one_label_keep_their_names(terminal, digits_config, tmp_path):
-    for name in ("a", "b"):
-        terminal("train", digits_config, "--out", tmp_path / name, *SHORT)
-    found = terminal.json("compare", tmp_path / "a", tmp_path / "b")
-    assert len(found["groups"]) == 2
-    assert found["comparisons"][0]["difference_points"]["mean"] == 0
-
-
 def test_what_cannot_be_compared(terminal, digits_config, config, tmp_path):
     terminal("compare", tmp_path, code=2)
     assert "two run folders" in terminal.errors
@@ -65,13 +52,6 @@ def test_what_cannot_be_compared(terminal, digits_config, config, tmp_path):
     terminal("compare", tmp_path, tmp_path, "--set", "training.rounds=3", code=2)
     terminal("compare", digits_config, "--set", "grid.training={ roundz = [1] }", code=2)
     assert "rounds" in terminal.errors
-
-
-def test_a_run_is_not_better_than_itself(terminal, digits_config, tmp_path):
-    terminal("train", digits_config, "--out", tmp_path / "a", *SHORT)
-    shown = terminal("compare", tmp_path / "a", tmp_path / "a", tmp_path / "a")
-    assert "have the same accuracy" in shown
-    assert "points" not in shown
 
 
 def test_a_misspelt_entry_of_a_grid_is_found_before_any_training(terminal, digits_config, tmp_path):

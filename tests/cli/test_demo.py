@@ -65,15 +65,3 @@ def test_it_shows_plan_client_and_table_and_takes_the_place_of_another(whole, te
         assert one in shown
     found = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert found["comparisons"][0]["difference_points"]["count"] == 2
-
-
-def test_json_and_the_gap_to_unbiased(whole):
-    found = json.loads((whole / "printed.json").read_text())
-    assert found["against_unbiased"]["noise_ratio"] < 1
-    assert set(found["settings"]) == set(SETTINGS)
-
-
-def test_a_folder_that_cannot_be_made(terminal, tmp_path):
-    (tmp_path / "file").touch()
-    terminal("demo", "--out", tmp_path / "file" / "x", code=2)
-    assert "cannot be made" in terminal.errors

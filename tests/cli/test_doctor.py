@@ -11,13 +11,6 @@ import pytest
 from dpcohort.cli import _setting_up as setting_up
 
 
-def test_everything_has_a_name_and_a_purpose(terminal):
-    found = terminal.json("doctor")
-    assert {"dpcohort", "numpy", "torch", "data: digits"} <= {row["name"] for row in found}
-    assert all(row["found"] or row["remedy"] for row in found)
-    assert "numpy" in terminal("doctor")
-
-
 def test_what_is_missing_comes_with_its_command(terminal, monkeypatch):
     real = setting_up.importlib.metadata.version
 

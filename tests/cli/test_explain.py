@@ -25,21 +25,6 @@ def test_in_words_and_numbers(terminal, config, tmp_path):
     assert terminal.json("explain", "middle", tmp_path / "plan.json")["epsilon"] == 1.5
 
 
-def test_from_a_config_or_a_list_of_clients(terminal, config, clients):
-    assert "open holds 400" in terminal("explain", "open", config)
-    assert "open holds 400" in terminal("explain", "open", "--clients", clients)
-
-
-def test_another_budget(terminal, config):
-    found = terminal.json("explain", "strict", config, "--epsilon", 5)
-    assert found["larger_budget"]["epsilon"] == 5
-
-
-def test_an_unknown_client_is_answered_with_the_nearest(terminal, config):
-    terminal("explain", "midle", config, code=2)
-    assert "middle" in terminal.errors
-
-
 def test_a_client_in_the_place_of_the_source_is_told(terminal, config):
     terminal("explain", config, "middle", code=2)
     assert f"The client comes first: dpcohort explain middle {config}" in terminal.errors
@@ -61,20 +46,3 @@ def test_a_rule_of_ones_own_from_its_config_and_from_its_plan(terminal, config, 
     assert "cannot be told from the plan alone" in told
     terminal("explain", "strict", tmp_path / "plan.json", "--epsilon", 5, code=2)
     assert "Give the config" in terminal.errors
-
-
-def test_a_client_of_an_adaptive_plan(terminal, config, tmp_path):
-    rule = ["--set", "selection.rule=rpow-d"]
-    terminal("plan", config, *rule, "--out", tmp_path / "plan.json")
-    for source in ([tmp_path / "plan.json"], [config, *rule]):
-        assert "rpow-d chooses each cohort" in " ".join(
-            terminal("explain", "middle", *source).split()
-        )
-        assert terminal.json("explain", "middle", *source)["epsilon"] == 1.5
-        terminal("explain", "middle", *source, "--epsilon", 3, code=2)
-        assert "before the training" in terminal.errors
-
-
-def test_a_folder_that_is_no_run(terminal, tmp_path):
-    terminal("explain", "middle", tmp_path, code=3)
-    assert "is not a run folder" in terminal.errors

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +21,6 @@ def test_the_papers_figure_from_one_command(terminal, tmp_path):
     distances = [np.abs(p - unbiased).sum() for p in panels.values()]
     # The larger eta deviates more, as in the paper, and both deviate.
     assert 0 < distances[0] < distances[1]
-
-
-def test_the_same_panels_for_ones_own_clients(terminal, config, tmp_path):
-    terminal("figure", "selection", config, "--eta", "1,auto", "-o", tmp_path / "s.pdf")
-    assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.fixture(scope="module")
@@ -99,27 +93,3 @@ def test_what_is_not_there_to_be_drawn(terminal, tmp_path, monkeypatch):
     terminal("figure", ".", "noise", "--set", "training.rounds=3", code=2)
     assert "belong to a config" in terminal.errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["selektion"], "selection"), (["selection", "--eta", "x"], "auto"),
-     (["selection", "-o", "a.gif"], ".png")],
-)  # fmt: skip
-def test_bad_figures(terminal, arguments, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    terminal("figure", *arguments, code=2)
-    assert words in terminal.errors
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_recipes_name_stands_for_its_result(terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    terminal("figure", "cifar10", code=3)
-    assert "there is no run at cifar10" in terminal.errors
-    result = Path(__file__).parents[2] / "results" / "cifar10.json"
-    (tmp_path / "reproduced").mkdir()
-    (tmp_path / "reproduced" / "cifar10.json").write_bytes(result.read_bytes())
-    found = terminal.json("figure", "cifar10", "-o", "cifar10.pdf")
-    assert found["figure"] == "cells"
-    assert (tmp_path / "cifar10.pdf").read_bytes().startswith(b"%PDF")

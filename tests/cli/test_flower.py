@@ -42,15 +42,6 @@ def test_init_writes_a_kit_from_a_plan(plan, tmp_path, capsys):
     assert (federation.run, federation.optimiser) == ("spring", {"learning_rate": 0.5})
 
 
-def test_init_tells_programs_what_it_wrote(plan, tmp_path, capsys):
-    assert _init(plan, tmp_path / "kit", "--run", "spring", "--input-shape", "1x8x8", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["out"], found["run"], found["clients"]) == (str(tmp_path / "kit"), "spring", 2)
-    federation = Federation.load(tmp_path / "kit" / "server" / "federation.toml")
-    assert found["plan"] == federation.plan.sha256
-    assert federation.model.input_shape == (1, 8, 8)
-
-
 def test_init_writes_a_kit_from_a_config(tmp_path, capsys):
     assert main(["new", str(tmp_path / "c.toml"), "--from", "digits"]) == 0
     changes = ["--set", "training.rounds=2"]

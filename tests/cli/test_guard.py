@@ -49,16 +49,6 @@ def test_new_terms_are_private_and_pass_the_check(files, capsys):
     assert run(capsys, "guard", "new", "-")[1] == (files / "terms.toml").read_text()
 
 
-def test_new_terms_are_told_to_programs(files, capsys):
-    code, out, _ = run(capsys, "guard", "new", "t.toml", "--json")
-    assert (code, json.loads(out)) == (0, {"path": "t.toml"})
-    shown = json.loads(run(capsys, "guard", "new", "-", "--json")[1])
-    assert shown == {"path": "-", "text": (files / "t.toml").read_text()}
-    code, out, err = run(capsys, "guard", "new", "t.toml", "--json")
-    assert (code, out) == (2, "")
-    assert "exists already" in err
-
-
 def test_terms_from_a_plan(files, capsys):
     from dpcohort import Population, Training, make_plan
 
@@ -219,27 +209,3 @@ def test_distributed_terms_that_cannot_work_do_not_pass_the_check(
     code, out, err = run(capsys, *asked)
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
-
-
-def test_the_check_asks_for_the_identity_that_the_terms_name(files, capsys):
-    ids = _distributed(files, capsys)
-    asked = ["guard", "check", "--terms", "terms.toml", "--data", "d.npz"]
-    (files / f"{ids[1]}.key").rename(files / "identity.key")
-    code, out, err = run(capsys, *asked)
-    assert (code, out) == (2, "")
-    assert f"do not have {ids[0]!r} with the key of this identity" in " ".join(err.split())
-    (files / "identity.key").unlink()
-    code, out, err = run(capsys, *asked, "--json")
-    assert (code, out) == (3, "")
-    assert "Make one with: dpcohort guard identity" in " ".join(err.split())
-
-
-def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, capsys):
-    _distributed(files, capsys)
-    code, out, err = run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz")
-    assert code == 0, err
-    assert "If all others help it, epsilon is" in " ".join(out.split())
-    told = json.loads(
-        run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz", "--json")[1]
-    )["runs"]["run-1"]
-    assert told["alone_epsilon"] > told["certified_epsilon"]

@@ -133,11 +133,6 @@ def test_export(terminal, ledger, tmp_path):
     assert terminal("ledger", "export", tmp_path / "copy").splitlines() == lines
 
 
-def test_an_empty_ledger(terminal, tmp_path):
-    ClientLedger.create(tmp_path / "l").close()
-    assert "No data set" in terminal("ledger", "show", tmp_path / "l")
-
-
 def test_a_cap_a_year_and_a_permit_with_an_end(terminal, tmp_path, terms):
     path = tmp_path / "l"
     cap = ("--dataset", "a", "--epsilon", 1.9, "--delta", 1e-5)
@@ -190,51 +185,3 @@ def test_a_name_that_is_refused_leaves_no_ledger(terminal, tmp_path):
     terminal("ledger", "init", tmp_path / "l", "--dataset", " x", *cap, "--json", code=2)
     assert "no space at either end" in terminal.errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("init", "LEDGER", "--dataset", "ward", "--epsilon", 1, "--delta", 1e-5), 2),
-        (("init", "LEDGER", "--dataset", "x", "--epsilon", "nan", "--delta", 1e-5), 2),
-        (("accept", "LEDGER", "--dataset", "x", "--run", "r", "--terms", "TERMS"), 2),
-        (("accept", "LEDGER", "--dataset", "ward", "--run", "r", "--terms", "NONE"), 2),
-        (("show", "NONE"), 2),
-        (("show", "TERMS"), 1),
-        (("verify", "NONE"), 2),
-        (("verify", "TERMS"), 1),
-        (("receipt", "NONE", "--dataset", "ward"), 2),
-        (("receipt", "LEDGER", "--dataset", "x"), 2),
-    ],
-    ids=[
-        "init-again", "init-nan", "accept-unknown", "accept-none", "show-none", "show-damaged",
-        "verify-none", "verify-damaged", "receipt-none", "receipt-unknown",
-    ],
-)  # fmt: skip
-def test_what_goes_wrong_is_no_part_of_the_json(terminal, ledger, terms, tmp_path, arguments, code):
-    places = {"LEDGER": ledger, "TERMS": terms, "NONE": tmp_path / "none"}
-    words = [places.get(word, word) for word in arguments]
-    assert terminal("ledger", *words, "--json", code=code) == ""
-    assert terminal.errors.startswith("error: ")
-
-
-def test_the_same_data_under_a_second_name(terminal, tmp_path):
-    data = tmp_path / "data.csv"
-    data.write_text("1,2\n")
-    cap = ("--epsilon", 1, "--delta", 1e-5, "--data", data)
-    terminal("ledger", "init", tmp_path / "l", "--dataset", "a", *cap)
-    terminal("ledger", "init", tmp_path / "l", "--dataset", "b", *cap, code=2)
-    assert "registered already, as 'a'" in terminal.errors
-    data.unlink()
-    terminal("ledger", "init", tmp_path / "l", "--dataset", "c", *cap, code=2)
-    assert "cannot be read" in terminal.errors
-
-
-def test_a_rolled_back_ledger_accepts_nothing(terminal, ledger, terms, tmp_path):
-    with closing(sqlite3.connect(ledger)) as connection, connection:
-        connection.execute("DROP TRIGGER no_delete")
-        connection.execute("DELETE FROM outputs")
-        connection.execute("DELETE FROM entries WHERE seq > 3")
-    accept = ("ledger", "accept", ledger, "--dataset", "ward", "--run", "next", "--terms", terms)
-    terminal(*accept, code=1)
-    assert "older than its counter" in terminal.errors

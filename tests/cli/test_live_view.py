@@ -9,7 +9,7 @@ from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Contract
-from dpcohort.cli._train import TrainingView, picture, round_sentence, watching
+from dpcohort.cli._train import TrainingView, picture, round_sentence
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import train
 
@@ -50,16 +50,6 @@ def test_every_row_is_one_line_on_a_narrow_screen_too(run, width):
     assert sum("█" in line for line in lines) == 1 + 7 + 4
 
 
-def test_one_line_a_round_in_a_pipe(run):
-    screen = Console(file=io.StringIO(), width=60)
-    view = TrainingView("x", None, screen)
-    for record in run.history:
-        view.on_round(record, run)
-    lines = screen.file.getvalue().splitlines()
-    assert len(lines) == 4
-    assert lines[-1].startswith("round 4/4  accuracy ")
-
-
 def test_where_noise_is_distributed_shares_and_weights_are_shown():
     clients = Population.from_arrays(sizes=[250] * 4, epsilon=[0.5, 1.0, 2.0, 4.0], delta=1e-5)
     settings = Training(rounds=2, cohort_size=4, sampling_rate=0.1, dimension=650, clip=0.5)
@@ -78,10 +68,3 @@ def test_where_noise_is_distributed_shares_and_weights_are_shown():
 def test_a_lost_round_is_said(run):
     line = RoundRecord(round=1, clients=(0,), noise_stds=(0.1,), seconds=0.0, lost=True)
     assert "lost in a crash" in round_sentence(line, run)
-
-
-def test_quiet_watches_nothing():
-    with watching("x", quiet=True) as callbacks:
-        assert callbacks == []
-    with watching("x") as callbacks:
-        assert len(callbacks) == 1

@@ -23,20 +23,6 @@ def test_an_existing_file_is_kept(terminal, tmp_path):
     assert path.read_text() != "mine"
 
 
-def test_to_the_terminal(terminal):
-    assert "[training]" in terminal("new", "-")
-
-
-def test_an_unknown_example_is_answered_with_the_nearest(terminal, tmp_path):
-    terminal("new", tmp_path / "a.toml", "--from", "hospital", code=2)
-    assert "hospitals" in terminal.errors
-
-
-def test_json_names_the_file(terminal, tmp_path):
-    found = terminal.json("new", tmp_path / "a.toml")
-    assert found == {"path": str(tmp_path / "a.toml"), "example": "hospitals"}
-
-
 PATIENTS = "age;note;smoker;hospital;outcome\n" + "".join(
     f"{20 + k % 60},5;text {k};{'yes' if k % 3 else 'no'};h{k % 3};{'sick' if k % 2 else 'well'}\n"
     for k in range(300)
@@ -125,12 +111,6 @@ def test_one_number_of_a_public_table_does_not_scale_all_others_away(terminal, t
     target = ("--label", "age", "--client", "hospital", "--task", "regression")
     text = terminal("new", "-", "--from", patients, *target, *options)
     assert "bounds = [20.5, 1000000]" in text  # what is predicted keeps its range
-
-
-def test_a_number_to_be_predicted_needs_bounds(terminal, tmp_path, patients):
-    options = ("--label", "age", "--client", "hospital", "--task", "regression")
-    text = terminal("new", "-", "--from", patients, *options)
-    assert 'kind = "regression"\nbounds = []' in text
 
 
 @pytest.mark.parametrize(

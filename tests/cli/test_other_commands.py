@@ -57,11 +57,6 @@ def test_a_command_of_another_package_is_listed_and_runs(terminal, announce):
     assert "Greet somebody." in terminal("greet", "--help")
 
 
-def test_without_a_summary_the_package_is_named(terminal, announce):
-    announce("raise RuntimeError('broken')", greet="of_mine.commands:greet")
-    assert "A command of of-mine." in terminal("--help")
-
-
 def test_a_command_may_be_an_application(terminal, announce):
     announce(many="of_mine.commands:app")
     assert terminal("many", "inner") == "inner runs\n"

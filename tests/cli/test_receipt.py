@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract, Event, History, attack_risk
 from dpcohort.runs import Run, train
 
@@ -38,19 +39,6 @@ def test_in_words_and_as_json(terminal, run):
 
 def test_an_id_with_markup_is_inert(terminal, run):
     assert "[red]a[/red]" in terminal("receipt", run, "[red]a[/red]")
-
-
-def test_no_such_client_and_no_run(terminal, run, tmp_path):
-    terminal("receipt", run, "c", code=2)
-    assert "client" in terminal.errors
-    terminal("receipt", tmp_path, "b", code=3)
-
-
-def test_an_edited_ledger_is_noticed(terminal, run):
-    with open(run / "ledger.jsonl", "a") as file:
-        file.write('{"round": 0, "draws": {"b": 2}}\n')
-    terminal("receipt", run, "b", code=1)
-    assert "ledger.jsonl, line 4" in terminal.errors
 
 
 def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
@@ -95,7 +83,7 @@ def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(t
 def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     plan = Run.load(run).plan
     out, page = tmp_path / "private", tmp_path / "letter.html"
-    train(plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    train(plan, "logistic", replace(load_dataset("digits"), public=False), out=out, device="cpu")
     terminal("receipt", out, "b", "--letter", page)
     text = " ".join(page.read_text().split())
     assert "The promise was kept" in text
@@ -110,7 +98,8 @@ def test_a_draft_for_the_registry_of_deployments(terminal, run, tmp_path):
     terminal("receipt", run, "b", "--registry", page, code=2)
     assert "this run is a simulation" in terminal.errors
     assert not page.exists()
-    train(Run.load(run).plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    secret = replace(load_dataset("digits"), public=False)
+    train(Run.load(run).plan, "logistic", secret, out=out, device="cpu")
     assert "TO BE FILLED IN" in terminal("receipt", out, "b", "--registry", page)
     entry = json.loads(page.read_text())
     schema = json.loads((SCHEMAS / "deployments-registry.schema.json").read_text())
@@ -142,14 +131,6 @@ def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp
     report = json.loads(terminal("report", run, "--out", page, "--json", code=1))
     assert report["headline"].startswith("unbiased: its files do not fit together, so no result")
     assert "99.9" not in report["headline"]
-
-
-def test_a_letter_cannot_be_steered_by_a_name(terminal, run, tmp_path):
-    page = tmp_path / "letter.html"
-    terminal("receipt", run, "[red]a[/red]", "--letter", page)
-    text = page.read_text()
-    assert "[red]a[/red]" in text
-    assert "<script" not in text
 
 
 def test_a_letter_that_cannot_be_written(terminal, run, tmp_path):

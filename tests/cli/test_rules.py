@@ -17,33 +17,11 @@ def test_every_rule_has_a_line(terminal):
     assert "dpcohort compare-rules FILE" in shown
 
 
-def test_one_kind_alone(terminal):
-    shown = terminal("rules", "aggregation")
-    assert "trimmed-mean" in shown
-    assert "best-threshold" not in shown
-
-
-def test_as_json(terminal):
-    found = terminal.json("rules")
-    assert set(found) == set(RULES)
-    card = next(card for card in found["aggregation"] if card["name"] == "projected")
-    assert card["settings"] == ["share", "components"]
-    assert card["needs"]
-    assert card["leaks"]
-    assert "VLDB 2021" in card["reference"]
-    assert terminal.json("rules", "projected") == card
-
-
 def test_one_rule_in_its_own_words(terminal):
     shown = terminal("rules", "trimmed-mean")
     assert "trim: share of the draws dropped at each end" in shown
     assert ">>>" not in shown
     assert "reference  Yin et al." in shown
-
-
-def test_an_unknown_name_is_answered_with_the_nearest(terminal):
-    terminal("rules", "trimed-mean", code=2)
-    assert "Did you mean 'trimmed-mean'" in terminal.errors
 
 
 @pytest.fixture

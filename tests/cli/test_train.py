@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
 from dpcohort.config import commented_config
 from dpcohort.runs import Run, verify_run
 
+#: The digits as if they were not public.
+PRIVATE = ["--set", "data.public=false"]
 SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
 
 
@@ -29,13 +30,6 @@ def test_from_a_new_config_to_a_verified_run(terminal, tmp_path):
     assert verify_run(out).holds
     assert (out / "config.toml").exists()
     assert "holds" in terminal("verify", out)
-
-
-def test_json_is_only_json(terminal, digits_config, tmp_path):
-    found = terminal.json("train", digits_config, "--out", tmp_path / "run", *SHORT)
-    assert found["promises_hold"]
-    assert found["result"]["accuracy"]["mean"] == found["runs"][0]["test_accuracy"]
-    assert found["private"] is False
 
 
 def test_seeds_get_folders_of_their_own(terminal, digits_config, tmp_path):
@@ -68,9 +62,9 @@ def test_the_run_can_be_repeated_from_its_own_config(terminal, digits_config, tm
     assert len(models) == 1
 
 
-def test_private_entropy_is_stamped_otherwise(terminal, digits_config, tmp_path):
+def test_a_private_run_is_stamped_otherwise(terminal, digits_config, tmp_path):
     out = tmp_path / "run"
-    shown = terminal("train", digits_config, "--out", out, "--private-entropy", *SHORT)
+    shown = terminal("train", digits_config, "--out", out, *PRIVATE, *SHORT)
     assert "NOT PRIVATE" not in shown
     assert Run.load(out).is_private
 
@@ -106,42 +100,9 @@ def test_a_config_without_data(terminal, config, tmp_path):
     assert "no [data]" in terminal.errors
 
 
-def test_data_of_wrong_shape(terminal, digits_config, tmp_path):
-    import numpy as np
-
-    np.savez(
-        tmp_path / "own.npz",
-        train_inputs=np.zeros((4, 2)),
-        train_labels=[0, 1, 0, 1],
-        test_inputs=np.zeros((1, 3)),
-        test_labels=[0],
-    )
-    terminal(
-        "train", digits_config, "--out", tmp_path / "run", "--set", "data.name=own.npz", code=2
-    )
-    assert "test_inputs" in terminal.errors
-
-
-def test_settings_are_plain_json(terminal, digits_config, tmp_path):
-    terminal("train", digits_config, "--out", tmp_path / "run", *SHORT)
-    for path in (tmp_path / "run").rglob("*.json"):
-        json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
-
-
-def test_a_folder_of_data_is_looked_in_first(terminal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPCOHORT_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    terminal("new", "d.toml", "--from", "digits")
-    (tmp_path / "mine").mkdir()
-    arguments = ("train", "d.toml", "--out", "run", "--set", "data.name=mnist")
-    terminal(*arguments, "--data-dir", "mine", code=3)
-    assert str(tmp_path / "mine") in terminal.errors
-
-
 def test_private_models_are_released_once(terminal, tmp_path):
     terminal("new", tmp_path / "d.toml", "--from", "digits")
-    arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", "--private-entropy")
+    arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", *PRIVATE)
     terminal(*arguments, "--seeds", 2, code=2)
     assert "spend it several times" in terminal.errors
     assert not (tmp_path / "run").exists()

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import io
 import threading
 
 import pytest
-from rich.console import Console
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.cli import _train as commands
@@ -75,16 +73,6 @@ def test_how_it_stands(terminal, half):
     found = terminal.json("watch", half)
     assert (found["rounds_done"], found["rounds"], found["finished"]) == (2, 4, False)
     assert before == {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}
-
-
-def test_a_picture_on_a_terminal(monkeypatch, plan, tmp_path):
-    _train(plan, tmp_path / "run")
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    monkeypatch.setattr(commands, "console", screen)
-    commands.watch(tmp_path / "run")
-    shown = screen.file.getvalue()
-    assert "budget" in shown
-    assert "finished" in shown
 
 
 def test_a_run_that_stands_still_is_noticed(terminal, monkeypatch, half):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dpcohort.clients._distributions import (
     PAPER_BUDGETS,
-    PAPER_SIZE_WEIGHTS,
     Distribution,
     choices,
     fixed,
@@ -42,32 +41,11 @@ def test_draws_are_positive_floats_and_the_seed_decides(distribution: Distributi
     assert distribution(0, np.random.default_rng(7)).shape == (0,)
 
 
-def test_uniform_draws_fill_their_interval():
-    draws = uniform(2, 4)(20_000, np.random.default_rng(0))
-    assert 2 <= draws.min() < 2.01
-    assert 3.99 < draws.max() <= 4
-    assert abs(draws.mean() - 3) < 0.02
-
-
-def test_nothing_is_clipped_or_dropped_without_a_minimum():
-    draws = uniform(0, 1)(20_000, np.random.default_rng(0))
-    assert draws.min() < 1e-3
-
-
 def test_below_the_minimum_is_drawn_again_not_clipped():
     draws = uniform(0, 1, minimum=0.4)(20_000, np.random.default_rng(0))
     assert draws.min() > 0.4  # clipping would leave 8,000 draws at exactly 0.4
     assert abs(draws.mean() - 0.7) < 0.01
     np.testing.assert_allclose(np.quantile(draws, [0.25, 0.75]), [0.55, 0.85], atol=0.01)
-
-
-def test_the_mixture_has_its_weights_means_and_spreads():
-    draws = gaussian_mixture([(3, 2, 0.2), (7, 8, 1)])(50_000, np.random.default_rng(0))
-    low, high = draws[draws < 4], draws[draws >= 4]
-    assert abs(len(low) / 50_000 - 0.3) < 0.01
-    assert abs(low.mean() - 2) < 0.01
-    assert abs(low.std() - 0.2) < 0.01
-    assert abs(high.std() - 1) < 0.02
 
 
 def test_discarded_draws_come_from_the_whole_mixture_again():
@@ -143,11 +121,6 @@ def test_tables_and_arrays_are_components_too():
     assert same(gaussian_mixture(np.array([[0.5, 1.0, 0.25]])), triple)
 
 
-def test_the_papers_budgets_have_names():
-    assert set(PAPER_BUDGETS) >= {"uniform-0-1", "mixture-0.5-10", "mixture-2-8"}
-    assert same(PAPER_BUDGETS["uniform-0-1"], uniform(0, 1))
-
-
 @pytest.mark.parametrize(
     ("name", "low", "high"), [("mixture-0.5-10", 0.5, 10), ("mixture-2-8", 2, 8)]
 )
@@ -155,12 +128,6 @@ def test_both_readings_of_0_04_are_there(name: str, low: float, high: float):
     variance, deviation = PAPER_BUDGETS[name], PAPER_BUDGETS[f"{name}-std"]
     assert same(variance, gaussian_mixture([(0.3, low, math.sqrt(0.04)), (0.7, high, 1)]))
     assert same(deviation, gaussian_mixture([(0.3, low, 0.04), (0.7, high, 1)]))
-
-
-@pytest.mark.parametrize("name", PAPER_BUDGETS)
-def test_all_draws_are_usable_budgets(name: str):
-    draws = PAPER_BUDGETS[name](10_000, np.random.default_rng(1))
-    assert ((draws > 0) & (draws <= 700)).all()
 
 
 @settings(max_examples=200, deadline=None)
@@ -182,11 +149,6 @@ def test_the_largest_remainders_get_what_is_left():
 
 def test_equal_remainders_go_to_the_first():
     assert share_out(8, [1, 1, 1]).tolist() == [3, 3, 2]
-
-
-def test_a_million_shares_sum_exactly():
-    weights = PAPER_SIZE_WEIGHTS(1_000_000, np.random.default_rng(0))
-    assert int(share_out(10**15, weights).sum()) == 10**15
 
 
 def test_a_client_without_a_record_is_refused():

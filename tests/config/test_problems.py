@@ -4,8 +4,6 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.config import error_of, key_lines, words_of
-from dpcohort.config._settings import dotted, within
-from dpcohort.errors import InputError
 
 KEYS = {
     "": ["population", "training"],
@@ -63,21 +61,6 @@ def test_an_unknown_key_is_answered_with_a_better_one(where: tuple[str | int, ..
     found = words_of({"type": "extra_forbidden", "loc": where, "input": 1}, KEYS)
     assert found[1].startswith(words)
     assert found[0] == where
-
-
-def test_a_finding_of_an_unforeseen_kind_still_has_words():
-    found = {"type": "too_odd", "loc": ("training", "clip"), "input": 1, "msg": "Input is odd"}
-    assert words_of(found, KEYS)[1] == "training.clip cannot be used: input is odd."
-
-
-def test_the_place_of_an_error_comes_from_its_field():
-    error = InputError("public[2].size", given=0, allowed="above 0")
-    assert within("population", error)[0] == ("population", "public", 2, "size")
-    assert within("population", InputError.because("odd.")) == (("population",), "population: odd.")
-
-
-def test_dotted_names_positions_in_brackets():
-    assert dotted(("a", 0, "b")) == "a[0].b"
 
 
 def test_many_problems_are_listed_by_line_and_cut():

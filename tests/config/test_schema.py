@@ -3,48 +3,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
-
 import pytest
 
 from dpcohort.config import commented_config, known_keys, loads_config
 from dpcohort.config._schema import (
-    REPORT_KEYS,
     ConfigFile,
-    Draws,
-    Guard,
-    RuleSection,
-    SelectionSection,
-    TrainingSection,
     flat_grid,
-    split_report_settings,
 )
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plugins import RuleNameWarning, kind_of_rule
-from dpcohort.schedule import Draws as ScheduleDraws
-from dpcohort.training import Training
-
-
-def test_training_takes_every_field_of_training():
-    hints = typing.get_type_hints(Training)
-    assert list(TrainingSection.model_fields) == [f.name for f in dataclasses.fields(Training)]
-    for name, field in TrainingSection.model_fields.items():
-        assert field.annotation == typing.Optional[hints[name]]  # noqa: UP045
-
-
-def test_a_rules_table_takes_any_setting_and_leaves_it_to_the_rule():
-    section = SelectionSection(rule="privacy-aware", eta="auto", anything=[1, 2])
-    assert section.model_extra == {"eta": "auto", "anything": [1, 2]}
-    assert RuleSection().model_extra == {}
-    assert (RuleSection().rule, SelectionSection().rule) == ("mean", "privacy-aware")
-
-
-def test_words_are_those_of_the_rooms_that_use_them():
-    from dpcohort.accounting._deployed_noise import Guard as DeployedGuard
-
-    assert typing.get_args(Draws) == typing.get_args(ScheduleDraws)
-    assert typing.get_args(Guard) == typing.get_args(DeployedGuard)
 
 
 def test_keys_are_listed_for_every_section():
@@ -57,16 +24,6 @@ def test_keys_are_listed_for_every_section():
 @pytest.fixture
 def config():
     return loads_config(commented_config("digits"))
-
-
-def test_what_is_not_said_has_a_default():
-    config = loads_config("population = { count = 3, total_size = 900, epsilon = 1.0 }")
-    assert config.data is None
-    assert config.model.name == "logistic"
-    assert config.run.device == "auto"
-    assert config.run.merged_noise is False
-    assert config.grid == {}
-    assert config.task.kind is None
 
 
 @pytest.mark.parametrize(
@@ -212,12 +169,6 @@ def test_kinds_of_rules():
     assert kind_of_rule("dpcohort.selection._rules:Uniform") == "selection"
     with pytest.raises(InputError, match="rule = "):
         kind_of_rule("none of these")
-
-
-def test_automatic_caps_are_fine():
-    settings = {"participation_cap": "auto", "report_cap": "auto"}
-    assert split_report_settings("oort", settings) == ({}, settings)
-    assert set(REPORT_KEYS) >= set(settings)
 
 
 def test_a_package_with_an_adaptive_rule_does_not_take_the_name_of_a_planned_one(

@@ -198,15 +198,6 @@ def test_another_file_is_refused_and_nothing_of_it_kept(server, tmp_path, wrong)
     assert names(tmp_path / "one") == []
 
 
-def test_the_checksums_are_named(server, tmp_path):
-    wrong = bytes(len(CONTENT))
-    server.files["/x.gz"] = wrong
-    with pytest.raises(VerificationError) as caught:
-        fetch_source(one_file(), tmp_path, mirror=server.url)
-    assert hashlib.md5(CONTENT).hexdigest() in str(caught.value)
-    assert hashlib.md5(wrong).hexdigest() in str(caught.value)
-
-
 def test_a_wrong_file_does_not_replace_a_good_one(server, small_idx_source, tmp_path):
     source, packed = small_idx_source
     server.files = {f"/{name}": content for name, content in packed.items()}
@@ -228,15 +219,6 @@ def test_the_next_address_is_tried(server, tmp_path):
     assert (folder / "x.gz").read_bytes() == CONTENT
 
 
-def test_what_one_address_began_another_continues(server, tmp_path):
-    server.files["/a/x.gz"] = server.files["/b/x.gz"] = CONTENT
-    server.cuts = [90_000, 0]
-    urls = (f"{server.url}a/", f"{server.url}b/")
-    folder = fetch_source(one_file(urls=urls), tmp_path)
-    assert server.ranges == [None, "bytes=90000-", "bytes=90000-"]
-    assert (folder / "x.gz").read_bytes() == CONTENT
-
-
 def test_a_part_that_is_too_long_or_just_complete(server, tmp_path):
     server.files["/x.gz"] = CONTENT
     part = tmp_path / "one" / "x.gz.part"
@@ -254,12 +236,6 @@ def test_no_network_is_missing_data(tmp_path):
     with pytest.raises(DataMissingError, match="0 of 300,000 bytes") as caught:
         fetch_source(one_file(urls=("http://127.0.0.1:1/",)), tmp_path)
     assert caught.value.exit_code == 3
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataMissingError, match="cannot be written"):
-        fetch_source(one_file(), tmp_path / "file")
 
 
 def test_a_full_disk_is_reported(server, tmp_path, monkeypatch):
@@ -310,15 +286,6 @@ def test_an_archive_is_laid_out_and_removed(server, tmp_path):
     assert names(tmp_path) == ["data"]
     fetch_source(tar_source(content), tmp_path / "data", mirror=server.url)
     assert len(server.ranges) == 1
-
-
-def test_a_part_that_was_damaged_is_laid_out_again(server, tmp_path):
-    content = tar_of({f"one/{name}": part for name, part in PARTS.items()})
-    server.files["/x.tar.gz"] = content
-    folder = fetch_source(tar_source(content), tmp_path, mirror=server.url)
-    (folder / "b.bin").write_bytes(b"?" * len(PARTS["b.bin"]))
-    fetch_source(tar_source(content), tmp_path, mirror=server.url)
-    assert (folder / "b.bin").read_bytes() == PARTS["b.bin"]
 
 
 @pytest.mark.parametrize(

@@ -23,24 +23,11 @@ def test_what_was_written_is_read(write_idx, name):
     assert values.flags.writeable  # torch shares memory only with arrays it may write to
 
 
-def test_gzip_is_seen_from_the_bytes_not_the_name(tmp_path, write_idx):
-    packed = write_idx("images.gz", IMAGES)
-    plain = packed.rename(tmp_path / "images")
-    np.testing.assert_array_equal(read_idx(plain, axes=3), IMAGES)
-
-
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 10, 15, 16, 30, 39])
 def test_a_file_cut_short_is_refused(tmp_path, write_idx, cut):
     path = write_idx("images", IMAGES)
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(FileFormatError, match=r"images: .*(expected|must start)"):
-        read_idx(path, axes=3)
-
-
-def test_the_message_has_expected_and_found(write_idx):
-    path = write_idx("images", IMAGES)
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(FileFormatError, match="24 bytes of values were expected, found 19"):
         read_idx(path, axes=3)
 
 
@@ -51,13 +38,6 @@ def test_a_gzip_file_cut_short_or_broken_is_refused(write_idx):
         path.write_bytes(content)
         with pytest.raises(FileFormatError, match=r"images\.gz: "):
             read_idx(path, axes=3)
-
-
-def test_bytes_after_the_end_are_refused(write_idx):
-    path = write_idx("images", IMAGES)
-    path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(FileFormatError, match="found more"):
-        read_idx(path, axes=3)
 
 
 def test_a_header_that_promises_terabytes_costs_no_memory(tmp_path):
@@ -81,13 +61,6 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
             read_idx(path, axes=1)
 
 
-def test_an_empty_gzip_file_is_refused(tmp_path):
-    path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(b""))
-    with pytest.raises(FileFormatError, match="an empty file"):
-        read_idx(path, axes=3)
-
-
 def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "labels"
     path.write_bytes(gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, 1 << 22) + bytes(1 << 22)))
@@ -95,13 +68,6 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypat
     monkeypatch.setattr(limits, "LARGEST_FREE_UNPACKING", 1 << 20)
     with pytest.raises(FileFormatError, match=r"would unpack to 4,194,304; at most 1,048,576"):
         read_idx(path, axes=1)
-
-
-def test_axes_without_a_value_are_no_images(tmp_path):
-    path = tmp_path / "images"
-    path.write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 0, 2**32 - 1, 2**32 - 1))
-    with pytest.raises(FileFormatError, match="there is nothing in it"):
-        read_idx(path, axes=3)
 
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (4, 3072), np.uint8)
@@ -121,11 +87,6 @@ def test_a_binary_batch_must_be_whole_records(tmp_path, size):
     path.write_bytes(bytes(size))
     with pytest.raises(FileFormatError, match=f"3073-byte records was expected, found {size:,} "):
         read_batch(path)
-
-
-def test_a_missing_batch_is_refused(tmp_path):
-    with pytest.raises(FileFormatError, match="cannot be read"):
-        read_batch(tmp_path / "missing.bin")
 
 
 def test_the_package_never_loads_a_pickle():

@@ -131,7 +131,7 @@ def config(tmp_path: Path):
     (tmp_path / "my.toml").write_text(
         'population = { clients = "clients.csv" }\ntraining = { rounds = 2, cohort_size = 2 }\n'
         'data = { name = "t.csv", label = "sick", labels = ["no", "yes"], client = "ward",'
-        ' estimated_bounds = "b.json" }\nrun = { device = "cpu" }\n'
+        ' estimated_bounds = "b.json" }\nrun = { device = "cpu", simulate = 0 }\n'
     )
     estimated(tmp_path, seed=0)
     return load_config(tmp_path / "my.toml")
@@ -158,9 +158,9 @@ def test_an_estimate_is_taken_from_the_budgets_before_planning(config):
 
 def test_a_private_run_takes_no_bounds_whose_noise_is_known(config):
     with pytest.raises(InputError, match="its noise came from a seed, so no budget covers it"):
-        configured_job(config, private_entropy=True)
+        configured_job(config.with_overrides(["run.simulate="]))
     estimated(config.folder, seed=None)
-    assert configured_job(config, private_entropy=True).private
+    assert configured_job(config.with_overrides(["run.simulate="])).private
 
 
 @pytest.mark.parametrize(

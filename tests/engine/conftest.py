@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.accounting._samplers import sampler_of
-from dpcohort.engine import ClientRecords, ClippedNetwork
+from dpcohort.engine import ClientRecords, ClippedNetwork, Experiment, Streams
 from dpcohort.planning._noise import DistributedNoise, LocalNoise
 
 
@@ -92,6 +92,11 @@ def make_records() -> Callable[..., ClientRecords]:
         )
 
     return build
+
+
+def seeded(plan: Any, records: ClientRecords, seed: int, **options: Any) -> Experiment:
+    """An experiment whose randomness comes from a seed."""
+    return Experiment(plan=plan, records=records, streams=Streams.seeded(seed), **options)
 
 
 class Words(nn.Module):

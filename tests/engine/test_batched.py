@@ -14,7 +14,6 @@ from dpcohort.engine import (
     ClientRecords,
     ConstantStep,
     Experiment,
-    InverseTimeStep,
     Optimiser,
     ReferenceEngine,
     Streams,
@@ -25,6 +24,8 @@ from dpcohort.engine.clipping import _network as network_module
 from dpcohort.engine.clipping import cross_entropy
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
+
+from .conftest import seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
@@ -80,25 +81,6 @@ def equal_in_64_bits(
         assert moved_apart(final(fast), expected, start) < 1e-9
 
 
-def test_equals_the_reference_in_32_bits(network: Any, make_plan: Any, make_records: Any) -> None:
-    if network.name == "conv2d-wide":
-        pytest.skip("max-pooling: near-equal values may be ranked differently in 32 bits")
-    plan = make_plan(SIZES, COHORTS, local_steps=2, clip=0.3)
-    records = make_records(network.inputs, SIZES, dtype=torch.float32)
-    options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
-    slow = ReferenceEngine(
-        network.model,
-        [Experiment(plan=plan, records=records, **options)],
-        vectorised=network.path != "loop",
-    )
-    fast = BatchedEngine(
-        network.model, [Experiment(plan=plan, records=records, **options)], workers=1
-    )
-    got, expected = final(fast), final(slow)
-    assert got.dtype == torch.float32
-    assert moved_apart(got, expected, slow.initial_states()[0].parameters) < 1e-5
-
-
 def test_micro_batches_change_nothing_but_rounding(
     network: Any, make_plan: Any, make_records: Any
 ) -> None:
@@ -106,14 +88,14 @@ def test_micro_batches_change_nothing_but_rounding(
     records = make_records(network.inputs, SIZES)
     whole = BatchedEngine(
         network.model,
-        [Experiment(plan=plan, records=records, streams=Streams.seeded(3))],
+        [seeded(plan, records, 3)],
         workers=1,
     )
     start, expected = whole.initial_states()[0].parameters, final(whole)
     for size in (1, 7):
         parts = BatchedEngine(
             network.model,
-            [Experiment(plan=plan, records=records, streams=Streams.seeded(3))],
+            [seeded(plan, records, 3)],
             workers=1,
             micro_batch=size,
         )
@@ -131,16 +113,8 @@ def small_setting(make_plan: Any, make_records: Any, **options: Any) -> tuple[An
 
 def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records, local_steps=2)
-    one = final(
-        BatchedEngine(
-            model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))], workers=1
-        )
-    )
-    three = final(
-        BatchedEngine(
-            model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))], workers=3
-        )
-    )
+    one = final(BatchedEngine(model, [seeded(plan, records, 1)], workers=1))
+    three = final(BatchedEngine(model, [seeded(plan, records, 1)], workers=3))
     assert torch.equal(one, three)
 
 
@@ -149,7 +123,7 @@ def test_parts_of_a_batch_are_the_batch(make_plan: Any, make_records: Any) -> No
         plan, model, records = small_setting(
             make_plan, make_records, sampler=sampler, batch_size=7, local_steps=1
         )
-        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+        one = seeded(plan, records, 1)
         slow = ReferenceEngine(model, [one])
         expected, start = final(slow), slow.initial_states()[0].parameters
         for workers, size in ((1, 3), (3, 2)):
@@ -214,7 +188,7 @@ def test_code_of_somebodys_own_is_not_recorded(
     plan, model, records = images(make_plan, make_records)
     hooked = nn.Sequential(model)
     hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    one = seeded(plan, records, 1)
 
     def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return cross_entropy(outputs, targets)
@@ -235,7 +209,7 @@ def test_a_record_that_is_not_finite_is_left_out_of_a_recorded_pass(
 ) -> None:
     monkeypatch.setattr(network_module, "_OFTEN", 0)
     plan, model, records = images(make_plan, make_records)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    one = seeded(plan, records, 1)
     engine = BatchedEngine(model, [one], workers=1, micro_batch=10)
     start = engine.initial_states()[0].parameters
     final(engine)
@@ -252,7 +226,7 @@ def test_what_is_prepared_for_a_round_serves_no_other(
     monkeypatch.setattr(network_module, "_OFTEN", 0)
     plan, model, records = images(make_plan, make_records)
     other = make_plan([40, 30, 30], [[2, 1, 1, 0, 2, 0]] * 3, sampler="fixed", batch_size=20)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    one = seeded(plan, records, 1)
     engine, fresh = (BatchedEngine(model, [one], workers=4) for _ in range(2))
     start = engine.initial_states()[0].parameters
     for t in (0, 0, 1):  # counted, recorded, and with what was prepared
@@ -268,7 +242,7 @@ def test_a_round_that_cannot_be_prepared_says_so_when_it_comes(
     monkeypatch.setattr(network_module, "_OFTEN", 0)
     _, model, records = images(make_plan, make_records)
     plan = make_plan([40, 30, 30], [[0] * 4] * 3 + [[1] * 4], sampler="fixed", batch_size=35)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    one = seeded(plan, records, 1)
     rounds = BatchedEngine(model, [one], workers=4).rounds(
         BatchedEngine(model, [one]).initial_states()
     )
@@ -284,45 +258,14 @@ def test_steps_of_records_that_somebodys_code_changes_are_not_recorded(
     plan, model, records = images(make_plan, make_records)
     changed = copy.copy(records)
     changed.transform = torch.neg
-    one = Experiment(plan=plan, records=changed, streams=Streams.seeded(1))
+    one = seeded(plan, changed, 1)
     engine = BatchedEngine(model, [one], workers=2)
     found = final(engine)
     assert {type(each) for each in engine.networks[0].passes.values()} == {tuple}
     assert engine.networks[0].steps == {}
     records._inputs.neg_()
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    one = seeded(plan, records, 1)
     assert torch.equal(found, final(BatchedEngine(model, [one], workers=2)))
-
-
-def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
-    cohorts = [[i % 4, 3, (i + 1) % 4] for i in range(6)]
-    plan, model, records = small_setting(make_plan, make_records, cohorts=cohorts)
-    optimiser = Optimiser(local_step=InverseTimeStep(2.0), server_momentum=0.5, average_decay=0.9)
-
-    def engine() -> BatchedEngine:
-        return BatchedEngine(
-            model,
-            [
-                Experiment(
-                    plan=plan, records=records, streams=Streams.seeded(4), optimiser=optimiser
-                )
-            ],
-        )
-
-    through = engine().initial_states()[0]
-    rounds = [record.round for (record,) in engine().rounds([through])]
-    assert rounds == list(range(6))
-    for stop in range(1, 6):
-        state = engine().initial_states()[0]
-        for (record,) in engine().rounds([state]):
-            if record.round + 1 == stop:
-                break
-        state = copy.deepcopy(state)
-        assert state.next_round == stop
-        for _ in engine().rounds([state]):
-            pass
-        for name, value in through.to_arrays().items():
-            np.testing.assert_array_equal(state.to_arrays()[name], value, strict=True)
 
 
 def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: Any) -> None:
@@ -334,12 +277,12 @@ def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: A
         type("P", (), {"indices": records.indices[::-1].copy(), "offsets": records.offsets})
     )
     experiments = [
-        Experiment(plan=plan, records=records, streams=Streams.seeded(1)),
-        Experiment(plan=plan, records=records, streams=Streams.seeded(2)),
-        Experiment(
-            plan=other,
-            records=shuffled,
-            streams=Streams.seeded(2),
+        seeded(plan, records, 1),
+        seeded(plan, records, 2),
+        seeded(
+            other,
+            shuffled,
+            2,
             optimiser=Optimiser(local_step=ConstantStep(0.3), average_decay=0.5),
             initial=torch.zeros(43, dtype=torch.float64),
         ),
@@ -374,19 +317,9 @@ def test_an_empty_batch_is_pure_noise(make_plan: Any, make_records: Any) -> None
     )
     expected = 0.1 * 0.7 * 0.5 / 4 * noise.mean(0)
     for engine in (ReferenceEngine, BatchedEngine):
-        built = engine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))])
+        built = engine(model, [seeded(plan, records, 8)])
         change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, expected, rtol=1e-9, atol=1e-15)
-
-
-def test_a_batch_of_one(make_plan: Any, make_records: Any) -> None:
-    plan, model, records = small_setting(make_plan, make_records, sampler="fixed", batch_size=1)
-    slow = ReferenceEngine(
-        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))]
-    )
-    fast = BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))])
-    start = slow.initial_states()[0].parameters
-    assert moved_apart(final(fast), final(slow), start) < 1e-9
 
 
 def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
@@ -394,18 +327,12 @@ def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
         make_plan, make_records, sampler="fixed", noise=[0.0] * 4, batch_size=9, cohorts=[[1, 1]]
     )
     # Client 1 has 9 records and uses all: without noise, the seed cannot matter.
-    one = final(
-        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))])
-    )
-    two = final(
-        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(2))])
-    )
+    one = final(BatchedEngine(model, [seeded(plan, records, 1)]))
+    two = final(BatchedEngine(model, [seeded(plan, records, 2)]))
     assert torch.equal(one, two)
     assert not torch.equal(
         one,
-        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(2))])
-        .initial_states()[0]
-        .parameters,
+        BatchedEngine(model, [seeded(plan, records, 2)]).initial_states()[0].parameters,
     )
 
 
@@ -425,21 +352,15 @@ def test_records_that_are_not_finite_contribute_nothing(network: Any, make_plan:
         offsets=np.array([0, 10]), dtype=torch.float64,
     )  # fmt: skip
     only_good = make_plan([10], [[0]], sampler="fixed", batch_size=10, noise=[0.0], clip=0.4)
-    engine = BatchedEngine(
-        network.model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
-    )
+    engine = BatchedEngine(network.model, [seeded(plan, records, 0)])
     start = engine.initial_states()[0].parameters
     change = final(engine) - start
-    expected = final(
-        BatchedEngine(
-            network.model, [Experiment(plan=only_good, records=good, streams=Streams.seeded(0))]
-        )
-    )
+    expected = final(BatchedEngine(network.model, [seeded(only_good, good, 0)]))
     torch.testing.assert_close(change, (expected - start) / 2, rtol=1e-9, atol=1e-14)
     assert engine.raw_nonfinite_count == 10
     slow = ReferenceEngine(
         network.model,
-        [Experiment(plan=plan, records=records, streams=Streams.seeded(0))],
+        [seeded(plan, records, 0)],
         vectorised=network.path != "loop",
     )
     torch.testing.assert_close(final(slow) - start, change, rtol=1e-9, atol=1e-14)
@@ -450,18 +371,14 @@ def test_huge_records_stay_within_the_clip(network: Any, make_plan: Any, make_re
         pytest.skip("tokens are integers")
     plan = make_plan([20], [[0]], sampler="fixed", batch_size=20, noise=[0.0], clip=0.4)
     records = make_records(network.inputs * 1e200, [20])
-    engine = BatchedEngine(
-        network.model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
-    )
+    engine = BatchedEngine(network.model, [seeded(plan, records, 0)])
     change = final(engine) - engine.initial_states()[0].parameters
     assert float(change.norm()) <= 0.1 * 0.4 * (1 + 1e-6)
 
 
 def test_diverged_weights_give_noise_and_no_crash(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records)
-    engine = BatchedEngine(
-        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))]
-    )
+    engine = BatchedEngine(model, [seeded(plan, records, 1)])
     state = engine.initial_states()[0]
     state.parameters.fill_(float("nan"))
     assert len(list(engine.rounds([state]))) == 2
@@ -472,14 +389,7 @@ def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> N
     evaluator = evaluator_on(model, torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
     engine = BatchedEngine(
         model,
-        [
-            Experiment(
-                plan=plan,
-                records=records,
-                streams=Streams.seeded(1),
-                optimiser=Optimiser(average_decay=0.9),
-            )
-        ],
+        [seeded(plan, records, 1, optimiser=Optimiser(average_decay=0.9))],
     )
     states = engine.initial_states()
     (first,), (second,) = engine.rounds(states, evaluator=evaluator, evaluate_every=2)
@@ -490,21 +400,6 @@ def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> N
     assert second.test_average is not None
     public = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}
     assert set(vars(first)) == public
-
-
-def test_the_model_given_is_not_changed(make_plan: Any, make_records: Any) -> None:
-    plan, model, records = small_setting(make_plan, make_records)
-    before = [p.clone() for p in model.parameters()]
-    final(BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))]))
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-def test_entropy_gives_another_result_each_time(make_plan: Any, make_records: Any) -> None:
-    plan, model, records = small_setting(make_plan, make_records)
-    engine = BatchedEngine(
-        model, [Experiment(plan=plan, records=records, streams=Streams.from_entropy())]
-    )
-    assert not torch.equal(final(engine), final(engine))
 
 
 def test_stacks_that_do_not_fit_are_refused(make_plan: Any, make_records: Any) -> None:
@@ -529,8 +424,6 @@ def test_stacks_that_do_not_fit_are_refused(make_plan: Any, make_records: Any) -
 
 def test_a_client_without_planned_noise_is_refused(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records, noise=[1.0, float("nan"), 1, 1])
-    engine = BatchedEngine(
-        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
-    )
+    engine = BatchedEngine(model, [seeded(plan, records, 0)])
     with pytest.raises(InputError, match=r"noise_multipliers\[1\]"):
         next(engine.rounds(engine.initial_states()))

@@ -28,6 +28,8 @@ from dpcohort.engine._experiment import cohort_of, member_lattice, merged_noise_
 from dpcohort.engine._lattice import exact_coordinate, release
 from dpcohort.errors import InputError
 
+from .conftest import seeded
+
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
 SIZES = [20, 9, 15, 16, 12]
 COHORTS = [[0, 1, 3, 2], [2, 4, 0, 3], [1, 4, 2, 0]]
@@ -80,7 +82,7 @@ def test_both_engines_give_one_result(
         make_plan, make_records, device=device, sampler=sampler, batch_size=batch
     )
     optimiser = Optimiser(local_step=InverseTimeStep(2.0), server_momentum=0.4)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(3), optimiser=optimiser)
+    one = seeded(plan, records, 3, optimiser=optimiser)
     slow = ReferenceEngine(model, [one])
     start, expected = slow.initial_states()[0].parameters, final(slow)[0]
     for options in ({}, {"draws_per_pass": 3, "micro_batch": 10}):
@@ -104,7 +106,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
     for name, one in (("noisy", plan), ("quiet", quiet)):
         engine = ENGINES[kind](
             model,
-            [Experiment(plan=one, records=records, streams=Streams.seeded(5), optimiser=STEP)],
+            [seeded(one, records, 5, optimiser=STEP)],
         )
         (state,) = engine.initial_states()
         start = state.parameters.clone()
@@ -116,7 +118,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
     alone = []
     for k in COHORTS[0]:  # each member's clipped mean, from a plan of its own
         solo = make_plan(SIZES, [[k]], noise=[0.0] * 5, clip=0.3, sampler="fixed", batch_size=9)
-        own = Experiment(plan=solo, records=records, streams=Streams.seeded(5), optimiser=STEP)
+        own = seeded(solo, records, 5, optimiser=STEP)
         alone.append(start - final(ReferenceEngine(model, [own]))[0])
     expected = sum(WEIGHTS[k] * mean for k, mean in zip(COHORTS[0], alone, strict=True)) / 4
     torch.testing.assert_close(steps["quiet"], expected, rtol=1e-9, atol=1e-14)
@@ -125,7 +127,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
 def test_workers_and_a_resume_change_no_bit(make_plan: Any, make_records: Any) -> None:
     plan, model, records = setting(make_plan, make_records)
     optimiser = Optimiser(server_momentum=0.5, average_decay=0.9)
-    one = Experiment(plan=plan, records=records, streams=Streams.seeded(4), optimiser=optimiser)
+    one = seeded(plan, records, 4, optimiser=optimiser)
     (through,) = BatchedEngine(model, [one], workers=1).initial_states()
     list(BatchedEngine(model, [one], workers=1).rounds([through]))
     (state,) = BatchedEngine(model, [one], workers=3).initial_states()

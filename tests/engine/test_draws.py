@@ -8,28 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort.aggregation import Mean
 from dpcohort.engine import BatchedEngine, Experiment, Streams
 from dpcohort.engine._batched import PARTIAL_SUMS, Draw
 from dpcohort.engine._experiment import cohort_of, cohort_rows
 from dpcohort.engine._randomness import draw_names, first_words
 from dpcohort.errors import InputError
 
+from .conftest import seeded
+
 
 def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[BatchedEngine, Any]:
     plan = make_plan([6, 7], [[0, 1, 1]])
     records = make_records(torch.randn(13, 4), [6, 7])
-    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
+    experiment = seeded(plan, records, 0)
     model = nn.Linear(4, 3).double()
     return BatchedEngine(model, [experiment], **options), plan
-
-
-def test_two_draws_of_one_client_have_their_own_batch_and_noise(
-    make_plan: Any, make_records: Any
-) -> None:
-    draws, plan = runner(make_plan, make_records)
-    updates = draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])[0].updates
-    assert not torch.any(updates[1] == updates[2])
 
 
 @pytest.mark.parametrize("options", [{}, {"draws_per_pass": 1}, {"micro_batch": 2}])
@@ -44,7 +37,7 @@ def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     single, together = (
         BatchedEngine(
             nn.Linear(4, 3).double(),
-            [Experiment(plan=plan, records=records, streams=Streams.seeded(0), merged_noise=on)],
+            [seeded(plan, records, 0, merged_noise=on)],
             **options,
         )
         .updates(start, cohorts)[0]
@@ -54,12 +47,6 @@ def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     assert (len(single), len(together)) == (draws, PARTIAL_SUMS)
     expected = torch.stack([single[i::PARTIAL_SUMS].sum(0) for i in range(PARTIAL_SUMS)])
     torch.testing.assert_close(together, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:
-    draws, _ = runner(make_plan, make_records)
-    assert draws.micro_batch == (160 << 20) // (4 * 6 * 3)
-    assert runner(make_plan, make_records, micro_batch=5)[0].micro_batch == 5
 
 
 @pytest.mark.parametrize("option", ["micro_batch", "draws_per_pass"])
@@ -73,28 +60,6 @@ def test_an_error_in_a_worker_comes_out(make_plan: Any, make_records: Any) -> No
     plan.sampling_rates = np.array([0.5, 1.5])
     with pytest.raises(InputError, match="rate"):
         draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
-
-
-def test_draws_of_one_client_have_names_of_their_own(make_plan: Any, make_records: Any) -> None:
-    plan, records = make_plan([6, 7], [[1, 0, 1]]), make_records(torch.randn(13, 4), [6, 7])
-    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
-    draws = [Draw(experiment, 0, cohort_of(plan, 0), position) for position in range(3)]
-    assert [draw.client for draw in draws] == [1, 0, 1]
-    names = [tuple(sorted(draw.name.items())) for draw in draws]
-    assert len(set(names)) == 3
-    assert draws[2].name == {"round": 0, "client": 1, "draw": 1}
-
-
-def test_defaults_are_the_papers(make_plan: Any, make_records: Any) -> None:
-    experiment = Experiment(
-        plan=make_plan([4], [[0]]),
-        records=make_records(torch.zeros(4, 2), [4]),
-        streams=Streams.seeded(0),
-    )
-    assert isinstance(experiment.aggregation, Mean)
-    assert experiment.optimiser.server_learning_rate == 1.0
-    assert experiment.initial is None
-    assert not experiment.merged_noise
 
 
 def test_with_merged_noise_only_the_last_step_has_none_of_its_own(
@@ -119,9 +84,7 @@ def test_words_and_batches_of_a_cohort_are_those_of_its_draws(
     sizes = [9, 14, 11]
     plan = make_plan(sizes, [[2, 0, 2], [1, 1, 0]], sampler="fixed", batch_size=5)
     records = make_records(torch.randn(sum(sizes), 2), sizes)
-    experiments = [
-        Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in (3, 4)
-    ]
+    experiments = [seeded(plan, records, seed) for seed in (3, 4)]
     cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]
     streams = [experiment.streams for experiment in experiments]
     words = first_words(draw_names(streams, "noise", cohorts, 6))

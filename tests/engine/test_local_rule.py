@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dpcohort import Population, Training, make_plan, train
+from dpcohort import Population, Training, load_dataset, make_plan, train
 from dpcohort.config import loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.engine._local_rule import ControlVariates, Proximal, local_rule
@@ -26,10 +27,10 @@ def plan_of(**changes: Any) -> Any:
     return make_plan(clients, Training(**settings, dimension=650), seed=3)
 
 
-def job_of(rule: Any, plan: Any = None, **options: Any) -> Any:
+def job_of(rule: Any, plan: Any = None, data: Any = "digits", **options: Any) -> Any:
     steps = Optimiser(local_step=0.3, local=rule)
     plan = plan or plan_of()
-    return make_job(plan, "logistic", "digits", device="cpu", optimiser=steps, **options)
+    return make_job(plan, "logistic", data, device="cpu", optimiser=steps, **options)
 
 
 def weights(run: Any) -> np.ndarray:
@@ -38,7 +39,7 @@ def weights(run: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_private_run_takes_it(name: str) -> None:
-    run = train_job(job_of(RULES[name], private_entropy=True))
+    run = train_job(job_of(RULES[name], data=replace(load_dataset("digits"), public=False)))
     assert run.is_private
     assert np.isfinite(weights(run)).all()
 
@@ -125,15 +126,15 @@ def test_names_and_settings_are_checked(name: str, settings: Any, message: str) 
         local_rule(name, settings)
 
 
-def test_a_config_names_it() -> None:
-    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
-    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
-    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)
-
-
 def test_it_changes_nothing_that_is_counted(tmp_path: Any) -> None:
     train(plan_of(), "logistic", "digits", device="cpu", out=tmp_path / "plain")
     train_job(job_of(RULES["control-variates"]), out=tmp_path / "rule")
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("plain", "rule")]
     assert ledgers[0] == ledgers[1]
     assert verify_run(tmp_path / "rule").holds
+
+
+def test_a_config_names_it() -> None:
+    text = 'population = { count = 3, size = 50, epsilon = 1 }\n[optimiser]\nlocal = "fedprox"\n'
+    config = loads_config(text + "local_settings = { mu = 0.25 }\n")
+    assert configured_optimiser(config.optimiser, clip=1.0).local == Proximal(mu=0.25)

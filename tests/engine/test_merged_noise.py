@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from dpcohort.engine import (
 )
 from dpcohort.engine._experiment import merged_noise_, merged_std, refuse_unmergeable
 from dpcohort.errors import InputError
+
+from .conftest import seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [
@@ -56,13 +57,6 @@ def setting(make_plan: Any, make_records: Any, **options: Any) -> tuple[Any, nn.
 
 def test_equals_the_reference_in_64_bits(network: Any, make_plan: Any, make_records: Any) -> None:
     equal_in_64_bits(network, make_plan, make_records, "poisson", 1)
-
-
-@pytest.mark.parametrize("network", ["mlp", "conv2d", "bare", "recurrent"], indirect=True)
-def test_several_steps_with_batches_of_a_fixed_size_do(
-    network: Any, make_plan: Any, make_records: Any
-) -> None:
-    equal_in_64_bits(network, make_plan, make_records, "fixed", 3)
 
 
 def equal_in_64_bits(
@@ -118,55 +112,6 @@ def test_it_is_the_training_with_the_last_noises_exchanged(
     torch.testing.assert_close(separate + own, merged + together, rtol=0, atol=1e-13)
 
 
-def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
-    for local_steps in (1, 2):
-        plan, model, records = setting(make_plan, make_records, local_steps=local_steps)
-        found = [
-            final(
-                BatchedEngine(
-                    model,
-                    [
-                        Experiment(
-                            plan=plan, records=records, streams=Streams.seeded(1), merged_noise=True
-                        )
-                    ],
-                    workers=w,
-                )
-            )
-            for w in (1, 2, 7)
-        ]
-        assert all(torch.equal(found[0], other) for other in found[1:])
-
-
-def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
-    plan, model, records = setting(make_plan, make_records)
-    optimiser = Optimiser(local_step=InverseTimeStep(2.0), server_momentum=0.5, average_decay=0.9)
-
-    def engine(workers: int) -> BatchedEngine:
-        return BatchedEngine(
-            model,
-            [
-                Experiment(
-                    plan=plan,
-                    records=records,
-                    streams=Streams.seeded(4),
-                    optimiser=optimiser,
-                    merged_noise=True,
-                )
-            ],
-            workers=workers,
-        )
-
-    through = engine(1).initial_states()[0]
-    assert len(list(engine(1).rounds([through]))) == 3
-    state = engine(2).initial_states()[0]
-    next(iter(engine(2).rounds([state])))
-    state = copy.deepcopy(state)
-    assert len(list(engine(3).rounds([state]))) == 2
-    for name, value in through.to_arrays().items():
-        np.testing.assert_array_equal(state.to_arrays()[name], value, strict=True)
-
-
 def test_a_stack_may_mix_both(make_plan: Any, make_records: Any) -> None:
     plan, model, records = setting(make_plan, make_records, local_steps=2)
     streams = Streams.seeded(1)
@@ -198,31 +143,10 @@ def test_empty_batches_leave_the_noise(make_plan: Any, make_records: Any) -> Non
     for engine in (ReferenceEngine, BatchedEngine):
         built = engine(
             model,
-            [Experiment(plan=plan, records=records, streams=Streams.seeded(8), merged_noise=True)],
+            [seeded(plan, records, 8, merged_noise=True)],
         )
         change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, merged_std(stds, 0.1) * noise, rtol=1e-9, atol=1e-15)
-
-
-def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
-    plan, model, records = setting(
-        make_plan, make_records, sampler="fixed", noise=[0.0] * 4, batch_size=9, cohorts=[[1, 1]]
-    )
-    one, two = (
-        final(
-            BatchedEngine(
-                model,
-                [
-                    Experiment(
-                        plan=plan, records=records, streams=Streams.seeded(seed), merged_noise=True
-                    )
-                ],
-            )
-        )
-        for seed in (1, 2)
-    )
-    assert torch.equal(one, two)
-    assert not torch.equal(one, torch.cat([p.reshape(-1) for p in model.parameters()]))
 
 
 def test_huge_and_spoilt_records_stay_within_the_clip(network: Any, make_plan: Any) -> None:
@@ -243,10 +167,10 @@ def stay_within_the_clip(network: Any, make_plan: Any, dtype: torch.dtype) -> No
     engine = BatchedEngine(
         network.model,
         [
-            Experiment(
-                plan=plan,
-                records=records,
-                streams=Streams.seeded(0),
+            seeded(
+                plan,
+                records,
+                0,
                 merged_noise=True,
                 optimiser=Optimiser(local_step=ConstantStep(1.0)),
             )
@@ -258,35 +182,6 @@ def stay_within_the_clip(network: Any, make_plan: Any, dtype: torch.dtype) -> No
     assert torch.isfinite(state.parameters).all()
     assert float(state.parameters.double().norm()) <= 0.4 * 10 / 20 * (1 + 1e-6)
     assert engine.raw_nonfinite_count >= 10
-
-
-@pytest.mark.parametrize("local_steps", [1, 2])
-def test_an_error_in_a_worker_comes_out(
-    make_plan: Any, make_records: Any, local_steps: int
-) -> None:
-    plan, model, records = setting(make_plan, make_records, local_steps=local_steps)
-    plan.sampling_rates = np.array(
-        [1.5, 0.5, 0.5, 0.5]
-    )  # draw 0 fails; draw 4 adds to the same sum
-    engine = BatchedEngine(
-        model,
-        [Experiment(plan=plan, records=records, streams=Streams.seeded(0), merged_noise=True)],
-        workers=2,
-    )
-    with pytest.raises(InputError, match="rate"):
-        next(engine.rounds(engine.initial_states()))
-
-
-def test_the_stream_is_its_own() -> None:
-    streams = Streams.seeded(0)
-    first = merged_noise_(torch.zeros(50), 1.0, streams, round=3)
-    others = [
-        merged_noise_(torch.zeros(50), 1.0, streams, round=4),
-        merged_noise_(torch.zeros(50), 1.0, Streams.seeded(1), round=3),
-        streams.normal_(torch.empty(50), round=3, client=0),
-    ]
-    assert torch.equal(first, merged_noise_(torch.zeros(50), 1.0, Streams.seeded(0), round=3))
-    assert not any(bool((first == other).any()) for other in others)
 
 
 def test_the_std_of_independent_noises_together() -> None:
@@ -315,15 +210,7 @@ def test_it_is_for_simulations_of_the_plain_mean(
         with pytest.raises(InputError, match=type(rule).__name__):
             kind(
                 model,
-                [
-                    Experiment(
-                        plan=plan,
-                        records=records,
-                        streams=Streams.seeded(0),
-                        aggregation=rule,
-                        merged_noise=True,
-                    )
-                ],
+                [seeded(plan, records, 0, aggregation=rule, merged_noise=True)],
             )
     refuse_unmergeable(Streams.seeded(0), Mean())
     kind(

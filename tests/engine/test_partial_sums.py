@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpcohort.engine._batched import one_thread_each, turns_to_add_to
+from dpcohort.engine._batched import turns_to_add_to
 
 
 def test_passes_add_in_their_order_whoever_comes_first() -> None:
@@ -39,27 +39,6 @@ def test_a_pass_that_adds_nothing_clears_its_sum_and_keeps_the_order() -> None:
     assert total.tolist() == [[1.0, 1.0]]
 
 
-def test_gradients_may_be_computed_before_the_turn_comes() -> None:
-    total = torch.empty(1, 1)
-    first, second = itertools.islice(turns_to_add_to(total), 2)
-    computed, added = threading.Event(), []
-
-    def come_early() -> None:
-        with second as row:
-            computed.set()
-            row().add_(2.0)
-            added.append(1)
-
-    later = threading.Thread(target=come_early)
-    later.start()
-    assert computed.wait(10)
-    assert added == []
-    with first as row:
-        row().add_(1.0)
-    later.join()
-    assert total.item() == 3.0
-
-
 def test_an_error_leaves_nobody_waiting() -> None:
     total = torch.empty(1, 1)
     first, second = itertools.islice(turns_to_add_to(total), 2)
@@ -67,10 +46,3 @@ def test_an_error_leaves_nobody_waiting() -> None:
         raise ValueError("broken")
     with second as row:
         row()
-
-
-def test_threads_are_given_back() -> None:
-    torch.set_num_threads(2)
-    with one_thread_each():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2

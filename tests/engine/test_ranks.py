@@ -20,6 +20,8 @@ from dpcohort.engine._experiment import cohort_of
 from dpcohort.engine._ranks import LostRankError, Ranks, own_gpu
 from dpcohort.errors import BudgetExceededError, InputError
 
+from .conftest import seeded
+
 SIZES = [20, 9, 15, 16, 12, 18, 14, 10, 17, 11]
 COHORTS = [[0, 1, 0, 2, 3, 1, 4, 5, 6, 7, 2], [2, 3, 3, 0, 0, 3, 8, 9, 9, 1, 1]]
 NOISE = [0.7, 0.0, 1.9, 0.2, 1.0, 0.4, 0.5, 0.6, 0.8, 0.9]  # client 1 is public
@@ -67,10 +69,7 @@ def test_shares_of_a_round_are_the_round(
     """Three experiments side by side, batches in parts, noise of each draw or of all together."""
     plan = make_plan(SIZES, COHORTS, batch_size=8, local_steps=local_steps, noise=NOISE)
     records = records_on(make_records, device)
-    experiments = [
-        Experiment(plan=plan, records=records, streams=Streams.seeded(s), merged_noise=merged)
-        for s in (1, 2, 3)
-    ]
+    experiments = [seeded(plan, records, s, merged_noise=merged) for s in (1, 2, 3)]
     engine = BatchedEngine(model(), experiments, micro_batch=60 if device == "cuda" else 3)
     parameters = [state.parameters for state in engine.initial_states()]
     cohorts = [cohort_of(plan, 1)] * 3
@@ -272,37 +271,14 @@ def test_no_thread_that_spoke_with_other_ranks_outlives_the_end(
     assert ranks.leads
 
 
-def test_one_rank_alone_has_nobody_to_ask() -> None:
-    alone, rows = Ranks(), torch.ones(2, 2)
-    alone.begin([rows], [])
-    alone.collect(rows, range(2))
-    alone.add(rows)
-    alone.use_gpus(False)
-    assert (alone.is_any(True), alone.is_any(False)) == (True, False)
-    assert rows.tolist() == [[1.0, 1.0]] * 2
-
-
 def test_a_round_has_as_many_parts_as_rows_while_it_is_known(
     make_plan: Any, make_records: Any
 ) -> None:
     plan = make_plan(SIZES, COHORTS, batch_size=8, noise=NOISE)
-    experiment = Experiment(
-        plan=plan, records=records_on(make_records, "cpu"), streams=Streams.seeded(1)
-    )
+    experiment = seeded(plan, records_on(make_records, "cpu"), 1)
     engine = BatchedEngine(model(), [experiment])
     assert engine.parts_of(0) == len(COHORTS[0])
     assert engine.parts_of(len(COHORTS)) is None
-
-
-def test_more_ranks_than_rows_send_nothing_and_lose_nothing(wire: Any) -> None:
-    def rank() -> Tensor:
-        ranks = Ranks.joined()
-        rows, mine = torch.zeros(2, 3), ranks.share(2)
-        rows[mine.start : mine.stop] = 1.0
-        ranks.collect(rows, mine)
-        return rows
-
-    assert wire(3).run(rank, rank, rank)[0].tolist() == [[1.0] * 3] * 2
 
 
 def test_rows_go_from_gpu_to_gpu_where_each_rank_has_its_own(

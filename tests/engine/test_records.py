@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from dpcohort.engine import ClientRecords
 from dpcohort.errors import InputError
@@ -50,27 +48,6 @@ def test_bytes_become_floats_and_tokens_stay() -> None:
     assert tokens.gather(np.array([1]))[0].dtype == torch.int64
 
 
-def test_another_partition_shares_the_rows() -> None:
-    records = build()
-    other = records.repartitioned(
-        SimpleNamespace(indices=np.array([0, 1, 2, 3]), offsets=np.array([0, 4]))
-    )
-    assert other.shares_rows_with(records)
-    assert other.sizes.tolist() == [4]
-    assert records.sizes.tolist() == [1, 2]
-    same = ClientRecords(
-        np.zeros((4, 1)), np.zeros(4), indices=other.indices, offsets=other.offsets
-    )
-    assert not same.shares_rows_with(records)
-
-
-def test_the_model_is_copied_into_the_records_type() -> None:
-    model = nn.Linear(3, 1)
-    fitted = build(dtype=torch.float64).fit(model)
-    assert next(fitted.parameters()).dtype == torch.float64
-    assert next(model.parameters()).dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -93,12 +70,3 @@ def test_a_plan_for_other_sizes_is_refused(make_plan: Any) -> None:
         build().check_against(make_plan([1, 3], [[0]]))
     with pytest.raises(InputError, match="3 clients but the data has 2"):
         build().check_against(make_plan([1, 2, 3], [[0]]))
-
-
-def test_a_partition_closed_for_writing_is_taken_without_a_warning() -> None:
-    indices = np.arange(4)
-    indices.setflags(write=False)
-    records = ClientRecords(
-        np.zeros((4, 2)), np.zeros(4, dtype=np.int64), indices=indices, offsets=np.array([0, 4])
-    )
-    assert records.gather(records.indices[:2])[0].shape == (2, 2)

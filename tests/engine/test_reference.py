@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
-import dpcohort.engine._reference
 from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.engine import (
     Experiment,
@@ -19,10 +17,7 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.clipping import CLIP_SLACK
 
-
-def test_it_stays_short() -> None:
-    source = inspect.getsource(dpcohort.engine._reference)
-    assert len(source.splitlines()) < 175
+from .conftest import seeded
 
 
 def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
@@ -60,14 +55,7 @@ def test_it_evaluates_when_asked(make_plan: Any, make_records: Any) -> None:
     evaluator = evaluator_on(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
     engine = ReferenceEngine(
         model,
-        [
-            Experiment(
-                plan=plan,
-                records=records,
-                streams=Streams.seeded(0),
-                optimiser=Optimiser(average_decay=0.5),
-            )
-        ],
+        [seeded(plan, records, 0, optimiser=Optimiser(average_decay=0.5))],
     )
     rounds = engine.rounds(engine.initial_states(), evaluator=evaluator, evaluate_every=2)
     tested = [record.test is not None for (record,) in rounds]

@@ -15,12 +15,12 @@ from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
     ConstantStep,
-    Experiment,
     Optimiser,
     ReferenceEngine,
-    Streams,
 )
 from dpcohort.tasks import Task
+
+from .conftest import seeded
 
 SIZES = [20, 9, 15]
 COHORTS = [[0, 1, 0], [2, 1, 2]]
@@ -65,12 +65,7 @@ def trained(kind: Any, task: Task, plan: Any, device: str, dtype: torch.dtype) -
         dtype=dtype,
         device=device,
     )
-    part = Experiment(
-        plan=plan,
-        records=records,
-        streams=Streams.seeded(1),
-        optimiser=Optimiser(local_step=ConstantStep(0.3)),
-    )
+    part = seeded(plan, records, 1, optimiser=Optimiser(local_step=ConstantStep(0.3)))
     engine = kind(model, [part], loss=task.loss_on(device))
     if kind is BatchedEngine:
         assert engine.path.kind == "stacked"

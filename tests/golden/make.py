@@ -24,6 +24,7 @@ import json
 import shutil
 import sys
 import tempfile
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
+#: Plans, trainings and commands: what is asked for in each case.
+CASES: dict[str, Any] = tomllib.loads((HERE / "cases.toml").read_text())
 
 _PROTOCOL, _LEDGER = "dpcohort.deploy.guard._protocol", "dpcohort.deploy.ledger"
 #: Modules of the names that are not public; imported when asked for, as some need extras.
@@ -86,49 +89,12 @@ def done(*arguments: str | Path) -> str:
 
 
 def _sets(changes: list[str]) -> list[str]:
-    return [word for change in changes for word in ("--set", change)]
+    return [part for one in changes for part in ("--set", one.replace("HERE", HERE.as_posix()))]
 
 
 # Plans ------------------------------------------------------------------------------------------
 
-_LISTED = [f'population={{clients="{(HERE / "clients.csv").as_posix()}"}}', "data="]
-_DONATED = ["population.public=[{count=1,size=200}]"]
-_PAPER = ["privacy.accountant=paper", "privacy.guard=lift"]
-#: Plans with cohorts drawn beforehand.
-PLANNED: dict[str, list[str]] = {
-    "privacy-aware": [],
-    "eta": ["selection.eta=3.0", "schedule.draws=independent"],
-    "bias-cap": ["selection.bias_cap=0.3"],
-    "floor-and-cap": ["selection.floor=0.5", "selection.cap=0.3", "training.local_steps=2"],
-    "noise-model-paper": ["selection.noise_model=paper", "schedule.seed=9"],
-    "accountant-paper": ["selection.rule=unbiased", *_PAPER],
-    "fixed-batches": ["selection.rule=unbiased", "privacy.sampler=fixed"],
-    "replace-one": ["selection.rule=uniform", "privacy.neighbours=replace-one"],
-    "clients-csv": [*_LISTED, "training.batch_size=10"],
-    "public-clients": [*_DONATED, "training.clip=0.5"],
-    "sampling-rate": [
-        "training.batch_size=",
-        "training.sampling_rate=0.15",
-        "selection.rule=epsilon-proportional",
-    ],
-    "whole-batches": ["training.batch_size=170", "training.oversized_batch=whole"],
-    "threshold": ["selection.rule=threshold", "selection.threshold=2.0"],
-    "best-threshold": ["selection.rule=best-threshold"],
-    "minimum-epsilon": ["selection.rule=minimum-epsilon"],
-    "inverse-noise": ["selection.rule=inverse-noise"],
-}
-#: Plans whose rule chooses the cohorts during the training.
-ADAPTIVE: dict[str, list[str]] = {
-    "power-of-choice": ["selection.rule=power-of-choice", "selection.d=5"],
-    "raw-reports": ["selection.rule=power-of-choice", "selection.reports=raw"],
-    "cpow-d": ["selection.rule=cpow-d", "selection.report_share=0.2", "selection.report_cap=3"],
-    "rpow-d-caps": ["selection.rule=rpow-d", "selection.participation_cap=3"],
-    "oort-paper": ["selection.rule=oort", "selection.loss_bound=3.0", *_PAPER],
-    "ucb-cs-fixed": ["selection.rule=ucb-cs", "privacy.sampler=fixed"],
-    "clustered": ["selection.rule=clustered", "selection.clusters=3"],
-    "donated": ["selection.rule=donated", *_DONATED],
-}
-PLANS = {**PLANNED, **ADAPTIVE}
+PLANS = {**CASES["planned"], **CASES["adaptive"]}
 
 
 def plan_file(name: str, path: Path) -> None:
@@ -145,43 +111,7 @@ def without_version(text: str) -> str:
 
 # Runs -------------------------------------------------------------------------------------------
 
-_MLP = ["model.name=mlp", "model.options={hidden=[6]}", "training.dimension=460"]
-_POWER = ["selection.rule=power-of-choice", "selection.d=5"]
-#: One of each kind of training, by ``dpcohort train``.
-TRAINED: dict[str, list[str]] = {
-    "batched": [],
-    "reference": ["run.engine=reference", "training.local_steps=2"],
-    "merged-noise": ["run.merged_noise=true", "training.local_steps=2"],
-    "momentum": [
-        *_MLP,
-        "optimiser.server_momentum=0.5",
-        "optimiser.server_learning_rate=0.8",
-        "optimiser.average_decay=0.7",
-        "optimiser.learning_rate=",
-        "optimiser.step=inverse-time",
-        "optimiser.beta=2.0",
-        "optimiser.gamma=3.0",
-    ],
-    "inverse-root": [
-        "optimiser.learning_rate=",
-        "optimiser.step=inverse-root",
-        "optimiser.gradient_bound=2.0",
-        "data.similarity=40",
-        "data.seed=2",
-    ],
-    "fixed-batches": ["privacy.sampler=fixed", "data.partition=dirichlet", "data.alpha=0.5"],
-    "public-data": ["data.public_share=0.1", *_PAPER],
-    "projected-plus": ["aggregation.rule=projected-plus", "aggregation.components=2"],
-    "trimmed-mean": ["aggregation.rule=trimmed-mean", *_MLP],
-    "power-of-choice": _POWER,
-    "raw-reports": [*_POWER, "selection.reports=raw", "run.engine=reference"],
-    "ucb-cs": ["selection.rule=ucb-cs", "run.merged_noise=true"],
-    "clustered": [
-        "selection.rule=clustered",
-        "selection.clusters=3",
-        "aggregation.rule=projected-plus",
-    ],
-}
+TRAINED: dict[str, list[str]] = CASES["trained"]
 #: Run folders that are kept whole.
 KEPT = ("batched", "projected-plus", "momentum", "power-of-choice", "raw-reports", "federated")
 #: Trainings that were stopped after two of four rounds: plan and what else was asked.
@@ -480,7 +410,7 @@ def engine(scratch: Path) -> dict[str, Any]:
             dimension=sum(p.numel() for p in module.parameters()),
         )  # fmt: skip
         plan = make_plan(clients, settings, selection="unbiased", seed=1)
-        run = train(plan, model, data, seed=1, device="cpu")
+        run = train(plan, model, data, seed=1, simulate=1, device="cpu")
         digest = hashlib.sha256()
         for key in sorted(run.model):
             digest.update(np.ascontiguousarray(run.model[key]).tobytes())
@@ -548,55 +478,6 @@ def frames() -> dict[str, str]:
     found["letter: hello"] = named("hello_message")("ward 7", run="spring").hex()
     letter = named("draw_message")("ward 7", made["draw?"], draws=[1, 0])
     return {**found, "letter: draws": letter.hex()}
-
-
-TERMS = """\
-# Terms of a guard for two runs.
-dataset = "ward 7"
-lifetime_epsilon = 4.0
-lifetime_delta = 1e-5
-across_runs = "summed"
-neighbours = "zero-out"
-closed_runs = ["autumn"]
-allowed_users = [1001]
-same_user = true
-answer_seconds = 0.0
-
-[model]
-name = "mlp"
-input_shape = [5]
-classes = 3
-options = { hidden = [4] }
-
-[normalisation]
-scale = 16.0
-mean = [0.5]
-std = [2.0]
-
-[[runs]]
-run = "spring"
-plan = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-epsilon = 2.0
-delta = 1e-6
-clip = 1.0
-batch_size = 10
-local_steps = 2
-rounds = 8
-draws = 6
-least_noise_multiplier = 4.0
-sampler = "poisson"
-neighbours = "zero-out"
-
-[[runs]]
-run = "summer"
-epsilon = 1.0
-delta = 1e-6
-clip = 0.5
-batch_size = 8
-local_steps = 1
-rounds = 4
-draws = 4
-"""
 
 
 def checked_terms(path: Path) -> Any:
@@ -680,81 +561,19 @@ def exit_codes(scratch: Path) -> dict[str, int]:
     """Commands that end well and badly, with their codes."""
     broken = shutil.copytree(HERE / "runs" / "batched", scratch / "broken")
     (broken / "model.safetensors").write_bytes(b"other")
-    base, missing = HERE / "base.toml", scratch / "missing.npz"
-    unfit = ["--set", "privacy.accountant=paper", "--set", "population.epsilon=12.0"]
-    cases: dict[str, list[str | Path]] = {
-        "--version": ["--version"],
-        "no such command": ["trian"],
-        "no such option": ["plan", base, "--round", "3"],
-        "plan": ["plan", base],
-        "plan of nothing": ["plan"],
-        "plan of a missing file": ["plan", missing / "x.toml"],
-        "plan with an unknown key": ["plan", base, "--set", "training.round=3"],
-        "plan that does not certify": ["plan", base, *unfit],
-        "train on missing data": ["train", base, *_sets([f"data.name={missing}"]), "-o", missing],
-        "train into a run": ["train", base, "-o", HERE / "runs" / "batched"],
-        "verify": ["verify", HERE / "runs" / "batched"],
-        "verify a broken run": ["verify", broken],
-        "verify a missing run": ["verify", missing],
-        "receipt of nobody": ["receipt", HERE / "runs" / "batched", "nobody"],
-        "report of a missing run": ["report", missing, "-o", scratch / "page.html"],
-        "rules": ["rules"],
-        "data": ["data"],
-        "guard without terms": ["guard"],
-        "ledger that is missing": ["ledger", "verify", missing],
-    }  # fmt: skip
-    return {name: dpcohort(*arguments)[0] for name, arguments in cases.items()}
-
-
-#: Changes of ``base.toml`` that must go on being accepted; together they name every key.
-ACCEPTED: list[list[str]] = [
-    [
-        "population.total_size=1442", 'population.size="paper"', "population.delta=1e-5",
-        "population.allow_large_delta=true", "population.public=[{count=1,size=50}]",
-        "population.seed=1", "population.count=5", "population.epsilon=2.0",
-    ],
-    ['population={clients="x.csv"}'],
-    [
-        "training.local_steps=2", "training.batch_size=", "training.sampling_rate=0.1",
-        'training.oversized_batch="whole"', "training.smoothness=2.0", "training.rounds=3",
-        "training.cohort_size=2", "training.clip=2.0", "training.dimension=7",
-    ],
-    ['selection.rule="privacy-aware"', 'selection.noise_model="paper"', 'selection.eta="auto"'],
-    [
-        'selection.rule="power-of-choice"', 'selection.participation_cap="auto"',
-        'selection.reports="private"', "selection.report_share=0.1", 'selection.report_cap="auto"',
-        "selection.loss_bound=5.0", "selection.d=3", "selection.shrink=true",
-    ],
-    ['aggregation.rule="mean"'],
-    ['aggregation.rule="geometric-median"', "aggregation.steps=5"],
-    [
-        'privacy.accountant="tight"', 'privacy.sampler="poisson"', 'privacy.neighbours="zero-out"',
-        'privacy.guard="refuse"',
-    ],
-    ['schedule.draws="systematic"', "schedule.seed=4"],
-    ['data.name="mnist"', 'data.dir="x"', "data.similarity=50.0", "data.public_share=0.1"],
-    ['data.partition="dirichlet"', "data.alpha=0.5", "data.seed=1"],
-    ['data.partition="column"', 'data.column="x.npy"'],
-    ['model.name="mlp"', "model.options={hidden=[5]}"],
-    [
-        'optimiser.step="constant"', "optimiser.learning_rate=0.5",
-        "optimiser.server_learning_rate=0.5", "optimiser.server_momentum=0.5",
-        "optimiser.average_decay=0.5",
-    ],
-    [
-        "optimiser.learning_rate=", 'optimiser.step="inverse-time"', "optimiser.beta=1.0",
-        "optimiser.gamma=1.0",
-    ],
-    [
-        "optimiser.learning_rate=", 'optimiser.step="inverse-root"',
-        "optimiser.gradient_bound=1.0",
-    ],
-    [
-        "run.seed=1", 'run.engine="reference"', 'run.device="cpu"', "run.evaluate_every=1",
-        "run.checkpoint_every=1", "run.merged_noise=true",
-    ],
-    ['grid={selection={rule=["unbiased"]}}'],
-]  # fmt: skip
+    meant = {
+        "BASE": HERE / "base.toml",
+        "RUN": HERE / "runs" / "batched",
+        "BROKEN": broken,
+        "MISSING": scratch / "missing.npz",
+        "PAGE": scratch / "page.html",
+    }
+    found = {}
+    for name, arguments in CASES["commands"].items():
+        for word, path in meant.items():
+            arguments = [one.replace(word, path.as_posix()) for one in arguments]
+        found[name] = dpcohort(*arguments)[0]
+    return found
 
 
 def surface() -> dict[str, Any]:
@@ -770,7 +589,7 @@ def surface() -> dict[str, Any]:
             kind: {one["name"]: one["settings"] for one in found} for kind, found in rules.items()
         },
         "groups": ["dpcohort.adaptive", "dpcohort.aggregation", "dpcohort.selection"],
-        "accepted": ACCEPTED,
+        "accepted": CASES["accepted"],
     }
 
 
@@ -883,7 +702,7 @@ def _make_runs(out: Path, scratch: Path) -> None:
     for name in STOPPED:
         train_stopped(name, out / "runs" / name, resume=False, stop=1)
     private = out / "runs" / "private"
-    done("train", HERE / "base.toml", "--private-entropy", "--json", "--out", private)
+    done("train", HERE / "base.toml", "--set", "data.public=false", "--json", "--out", private)
     _write(out / "runs.json", runs)
     folders = sorted((out / "runs").iterdir())
     _write(out / "verified.json", {folder.name: verified(folder) for folder in folders})
@@ -891,8 +710,7 @@ def _make_runs(out: Path, scratch: Path) -> None:
 
 def _make_guard(out: Path) -> None:
     make_ledger(out / "guard")
-    terms, ledger = out / "guard" / "terms.toml", out / "guard" / "client.ledger"
-    terms.write_text(TERMS)
+    terms, ledger = out / "terms.toml", out / "guard" / "client.ledger"
     (out / "guard" / "export.jsonl").write_text(done("ledger", "export", ledger))
     facts = {"frames": frames(), "terms": checked_terms(terms), "ledger": ledger_facts(ledger)}
     _write(out / "guard.json", facts)
@@ -903,7 +721,7 @@ def _make_guard(out: Path) -> None:
 if __name__ == "__main__":
     SOURCE, HERE = HERE, Path(sys.argv[1]).resolve()
     HERE.mkdir(parents=True, exist_ok=True)
-    for one in ("base.toml", "clients.csv", "federation.toml", "federation.json"):
+    for one in (*SOURCE.glob("*.toml"), SOURCE / "clients.csv", SOURCE / "federation.json"):
         if SOURCE != HERE:
-            shutil.copyfile(SOURCE / one, HERE / one)
+            shutil.copyfile(one, HERE / one.name)
     _make(HERE)

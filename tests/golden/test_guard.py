@@ -45,7 +45,7 @@ def test_kept_letters_are_opened(make, golden):
 
 
 def test_kept_terms_mean_the_same(make, golden, exact_plans, tmp_path):
-    terms = Path(shutil.copyfile(KEPT / "terms.toml", tmp_path / "terms.toml"))
+    terms = Path(shutil.copyfile(KEPT.parent / "terms.toml", tmp_path / "terms.toml"))
     terms.chmod(0o600)
     found = make.checked_terms(terms)
     assert make.different(found, golden("guard")["terms"], exact=exact_plans) == []

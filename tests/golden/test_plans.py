@@ -20,8 +20,8 @@ def _named(path: Path) -> str:
 def test_every_case_has_its_file(make):
     assert [path.stem for path in PLANS] == sorted(make.PLANS)
     kinds = {p.stem: json.loads(p.read_text())["participation"]["kind"] for p in PLANS}
-    assert {kinds[name] for name in make.PLANNED} == {"fixed cohorts"}
-    assert {kinds[name] for name in make.ADAPTIVE} == {"capped rule"}
+    assert {kinds[name] for name in make.CASES["planned"]} == {"fixed cohorts"}
+    assert {kinds[name] for name in make.CASES["adaptive"]} == {"capped rule"}
 
 
 @pytest.mark.parametrize("path", PLANS, ids=_named)

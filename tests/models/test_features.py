@@ -86,11 +86,6 @@ def test_what_mixes_records_above_a_size_meets_one_at_a_time_in_a_private_run():
     assert np.array_equal(split.train_inputs, alone)
 
 
-def test_what_mixes_records_of_small_batches_is_refused():
-    with pytest.raises(InputError, match="Halves gives a record other features depending on"):
-        precompute_features(data(), Halves((3,), mixing_above=3))
-
-
 def test_a_published_set_may_be_kept_by_the_features_and_no_other(monkeypatch):
     asked = []
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def adaptive_plan(rule: str = "rpow-d", **options: object) -> Plan:
 @pytest.fixture(scope="session")
 def digits():
     return load_dataset("digits")
+
+
+@pytest.fixture(scope="session")
+def secret(digits):
+    """The digits as if they were not public: a training on them is private."""
+    return replace(digits, public=False)
 
 
 @pytest.fixture(scope="session")

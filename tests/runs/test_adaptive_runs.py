@@ -11,10 +11,9 @@ import pytest
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES
-from dpcohort.runs import Run, configured_job, train, train_side_by_side, verify_run
-from dpcohort.runs._job import make_job
+from dpcohort.runs import Run, configured_job, train, verify_run
 
-from .conftest import adaptive_plan, small_plan
+from .conftest import adaptive_plan
 
 NAMES = list(RULES["adaptive"])
 
@@ -100,12 +99,12 @@ def test_merged_noise_is_refused_where_the_rule_watches_updates(digits, tmp_path
     assert verify_run(tmp_path / "run").holds
 
 
-def test_private_entropy_counts_a_lost_round_and_goes_on(digits, tmp_path):
+def test_a_private_run_counts_a_lost_round_and_goes_on(secret, tmp_path):
     plan = adaptive_plan()
     with pytest.raises(KeyboardInterrupt):
-        trained(plan, digits, out=tmp_path / "run", private_entropy=True, callbacks=[CrashAfter(3)])
+        trained(plan, secret, out=tmp_path / "run", callbacks=[CrashAfter(3)])
     sorted((tmp_path / "run" / "checkpoints").iterdir())[-1].unlink()
-    run = trained(plan, digits, out=tmp_path / "run", private_entropy=True, resume=True)
+    run = trained(plan, secret, out=tmp_path / "run", resume=True)
     assert [line.lost for line in run.history] == [False, False, True, False, False, False]
     assert run.is_private
     assert "entropy" in run.receipts()[0].stamp
@@ -128,29 +127,6 @@ def test_raw_reports_stamp_everything(digits, tmp_path):
     assert "answers" not in (tmp_path / "run" / "ledger.jsonl").read_text()
     with pytest.raises(InputError, match="cannot go on"):
         trained(adaptive_plan(reports="raw"), digits, out=tmp_path / "run", resume=True)
-
-
-def test_side_by_side_each_is_as_alone(digits, tmp_path):
-    plans = [adaptive_plan("power-of-choice"), adaptive_plan("oort"), small_plan()]
-    jobs = [make_job(plan, "logistic", digits, device="cpu", seed=5) for plan in plans]
-    runs = train_side_by_side(jobs, outs=[tmp_path / name for name in "abc"])
-    for plan, run in zip(plans, runs, strict=True):
-        alone = trained(plan, digits)
-        assert np.array_equal(alone.ledger.draws, run.ledger.draws)
-        for name, weights in alone.model.items():
-            assert np.array_equal(weights, run.model[name])
-    assert all(verify_run(tmp_path / name).holds for name in "abc")
-
-
-def test_engines_agree(digits):
-    plan = adaptive_plan("power-of-choice")
-    fast, slow = (trained(plan, digits, engine=engine) for engine in ("batched", "reference"))
-    assert [line.clients for line in fast.history] == [line.clients for line in slow.history]
-
-
-def test_a_pair_that_makes_no_sense_is_refused(digits):
-    with pytest.raises(InputError, match="decides in each round"):
-        make_job(adaptive_plan(), "logistic", digits, aggregation="importance-compensated")
 
 
 def test_a_configuration_asks_for_all_of_it():

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from dpcohort.errors import DataMissingError, FileFormatError, InputError
-from dpcohort.runs._folder import append_line, open_log, read_log, rewrite_log
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.runs._folder import append_line, open_log, read_log
 
 
 def test_a_torn_last_line_is_left_out_and_taken_off(tmp_path):
@@ -26,13 +26,6 @@ def test_a_broken_whole_line_is_named(tmp_path, line):
     path.write_bytes(b'{"round": 0}\n' + line + b"\n")
     with pytest.raises(FileFormatError, match="line 2"):
         read_log(path)
-
-
-def test_no_file_and_no_folder(tmp_path):
-    with pytest.raises(DataMissingError, match="gone"):
-        read_log(tmp_path / "gone.jsonl")
-    with pytest.raises(InputError, match="cannot be written"):
-        open_log(tmp_path / "no" / "log.jsonl")
 
 
 def test_a_line_is_synced_before_append_returns(tmp_path, monkeypatch):
@@ -56,13 +49,6 @@ def test_a_full_disk_takes_the_half_line_back(tmp_path, monkeypatch):
     monkeypatch.undo()
     log.close()
     assert read_log(path) == [{"round": 0}]
-
-
-def test_rewriting_replaces_everything(tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text("old")
-    rewrite_log(path, [{"a": 1}, {"b": 2}])
-    assert read_log(path) == [{"a": 1}, {"b": 2}]
 
 
 def test_a_line_is_bounded_in_length_and_depth(tmp_path, monkeypatch):

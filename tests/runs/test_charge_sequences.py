@@ -25,7 +25,7 @@ from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
 from dpcohort.runs import make_receipts
 
-SEQUENCES = int(os.environ.get("DPCOHORT_SEQUENCES", "1000"))
+SEQUENCES = int(os.environ.get("DPCOHORT_SEQUENCES", "300"))
 DELTA = 1e-5
 
 

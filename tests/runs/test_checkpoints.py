@@ -58,13 +58,6 @@ def test_a_damaged_newest_gives_way_to_the_one_before(tmp_path):
     assert checkpoint_files(tmp_path)[0] == newest
 
 
-def test_all_damaged_is_an_error_and_none_is_a_start(tmp_path):
-    assert latest_checkpoint(tmp_path, owner="me") == (0, {}, [])
-    write_checkpoint(tmp_path, arrays(1.0), next_round=1, owner="me").write_bytes(b"")
-    with pytest.raises(VerificationError, match="No whole checkpoint"):
-        latest_checkpoint(tmp_path, owner="me")
-
-
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     write_checkpoint(tmp_path, arrays(1.0), next_round=1, owner="me")
     with pytest.raises(InputError, match="another run"):

@@ -16,31 +16,6 @@ def config():
     return loads_config(commented_config("digits")).with_overrides(["training.rounds=4"])
 
 
-def test_the_digits_use_every_record(config, digits):
-    job = configured_job(config, data=digits, device="cpu")
-    assert job.partition.sizes.sum() == len(digits)
-    assert job.optimiser.local_step == ConstantStep(1.0)
-    assert job.source is not None
-    assert loads_config(job.source.text).training == config.training
-
-
-def test_total_size_is_that_of_the_data(config, digits):
-    left_out = config.with_overrides(["population.total_size="])
-    assert configured_job(left_out, data=digits, device="cpu").plan.population.total_size == 1442
-    with pytest.raises(FileFormatError, match="total_size"):
-        left_out.population()
-
-
-def test_a_public_share_is_one_more_client(config, digits):
-    changed = config.with_overrides(["population.total_size=", "data.public_share=0.1"])
-    job = configured_job(changed, data=digits, device="cpu")
-    population = job.plan.population
-    assert population.ids[-1] == "public-data"
-    assert bool(population.public[-1])
-    assert int(population.sizes[-1]) == 144
-    assert job.partition.sizes.sum() == 1442
-
-
 def test_seeds_shift_everything_but_a_fixed_partition(config, digits):
     first, second = (configured_job(config, data=digits, shift=s, device="cpu") for s in (0, 1))
     assert (first.seed, second.seed) == (0, 1)
@@ -139,11 +114,6 @@ def test_a_column_that_is_no_array(by_column, digits, tmp_path, what):
 def test_step_sizes(config, digits, changes, step):
     job = configured_job(config.with_overrides(changes), data=digits, device="cpu")
     assert job.optimiser.local_step == step
-
-
-def test_without_data_nothing_is_trained():
-    with pytest.raises(InputError, match="--from digits"):
-        configured_data(loads_config(commented_config("hospitals")))
 
 
 def test_ones_own_arrays_next_to_the_config(by_column, digits, tmp_path):

@@ -18,24 +18,11 @@ def test_the_plan_looked_at_is_the_plan_trained_with(digits):
     assert configured_plan(digits) == configured_job(digits, device="cpu").plan
 
 
-def test_several_seeds_have_schedules_of_their_own(digits):
-    first, second = configured_plan(digits), configured_plan(digits, shift=1)
-    assert second.seed == first.seed + 1
-    assert second.schedule != first.schedule
-
-
 def test_the_data_say_how_many_records_there_are(digits):
     unsaid = digits.with_overrides(["population.total_size="])
     data = configured_data(unsaid)
     assert configured_population(unsaid).total_size == len(data)
     assert configured_plan(unsaid, data) == configured_plan(unsaid)
-
-
-def test_a_public_share_is_a_public_client(digits):
-    shared = digits.with_overrides(["data.public_share=0.1", "population.total_size="])
-    population = configured_population(shared)
-    assert population.public.sum() == 1
-    assert population.total_size == len(configured_data(shared))
 
 
 def test_a_stated_total_that_leaves_nothing_for_the_public_client_is_named(digits):

@@ -20,7 +20,6 @@ from dpcohort.runs import (
     configured_job,
     configured_population,
     configured_training,
-    held_out_within,
     make_receipts,
 )
 from dpcohort.runs._config_clients import listed_clients, promised_population
@@ -77,12 +76,6 @@ def test_a_table_in_a_configuration_that_cannot_be_used(config, change, words):
         configured_population(config.with_overrides([change]))
 
 
-def test_a_stated_partition_is_kept(config):
-    (config.folder / "clients.csv").write_text("id,size,epsilon,delta\nx,50,1,1e-3\ny,40,2,1e-3\n")
-    job = configured_job(config.with_overrides(["data.partition=paper"]))
-    assert job.plan.population.ids == ("x", "y")
-
-
 def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_path):
     table = read_table(tmp_path / "t.csv")
     people, owners = promised_population(config), table["ward"]
@@ -107,7 +100,7 @@ def test_what_was_paid_for_bounds_is_taken_off_and_told_in_receipts(config, tmp_
         with pytest.raises(InputError, match=words):
             configured_population(paid.with_overrides([change]))
     with pytest.raises(InputError, match="its noise came from a seed"):
-        configured_job(paid, private_entropy=True)
+        configured_job(paid.with_overrides(["run.simulate="]))
 
 
 def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
@@ -116,7 +109,7 @@ def test_a_plan_that_promises_what_was_spent_is_refused(config, tuned):
     with pytest.raises(InputError, match=r"names the charge tuning .* the plan does not know"):
         configured_job(paid, plan=whole)
     with pytest.raises(InputError, match="nothing that rests on it can be private"):
-        configured_job(paid, private_entropy=True)
+        configured_job(paid.with_overrides(["run.simulate="]))
 
 
 def test_a_change_of_settings_cannot_forget_what_was_paid(config, tuned):
@@ -171,12 +164,6 @@ def test_partitions_of_what_is_no_class_go_by_its_tenths_or_its_sets():
     assert np.array_equal(found[:, None] == found[None], alike)
 
 
-def test_a_task_that_the_data_do_not_have_is_named():
-    config = loads_config(commented_config("digits")).with_overrides(["task.kind=counts"])
-    with pytest.raises(InputError, match=r"task.kind is 'counts', but the data set has labels"):
-        configured_data(config)
-
-
 def test_a_broken_table_is_told_with_its_line_and_stated_features_need_no_look(config, tmp_path):
     (tmp_path / "t.csv").write_text("age,smoker,ward,sick\n1,no,a\n")
     with pytest.raises(FileFormatError, match=r"t\.csv, line 2: the row has 3 cells"):
@@ -198,11 +185,6 @@ def test_what_was_spent_on_tuning_must_be_counted_by_the_run_that_is_gone_on_fro
     plan = make_plan(people, training, before=[first], seed=0)
     with pytest.raises(InputError, match=r"the plan does not know what it took.* replan RUN"):
         configured_job(config.with_overrides(tuned(config, 0.5)), plan=plan)
-
-
-def test_a_share_that_holds_nothing_out_is_refused(config):
-    with pytest.raises(InputError, match=r"held_out = 0.001 .* records on each side"):
-        held_out_within(config, configured_data(config), 0.001)
 
 
 def test_a_plan_with_a_client_that_the_table_does_not_know_is_refused(config):
@@ -244,10 +226,3 @@ def test_a_plan_of_what_is_left_is_trained(config, tuned):
         charges=plan.past.paid.charges,
     )  # fmt: skip
     assert configured_job(paid, plan=later).plan is later  # the run before has counted it
-
-
-def test_without_data_tuning_is_charged_all_the_same(tuned):
-    config = loads_config("population = { count = 2, size = 50, epsilon = 1.0 }\n")
-    paid = config.with_overrides(tuned(config, 0.25))
-    assert configured_population(paid).epsilon.tolist() == [0.75, 0.75]
-    assert configured_plan(paid).population.epsilon.tolist() == [0.75, 0.75]

@@ -14,7 +14,6 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Charge, Contract
 from dpcohort.aggregation import TrimmedMean
 from dpcohort.config import commented_config, loads_config
-from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import Past, Plan
@@ -76,19 +75,6 @@ def test_a_receipt_says_on_whom_it_counts_and_what_is_left_without_them(plan):
     assert all("trust" not in one.to_dict() for one in make_receipts(small_plan(), np.ones(8)))
 
 
-def test_the_letter_says_both_and_what_is_not_protected(plan, tmp_path):
-    receipt = make_receipts(plan, plan.counts)[1]
-    write_letter(tmp_path / "letter.html", receipt, risk=None)
-    words = " ".join((tmp_path / "letter.html").read_text().split())
-    assert "however much they compute" not in words
-    assert "whoever breaks the masks' encryption" in words
-    alone = f"ε = {receipt.trust['alone_epsilon']:.4g}"
-    assert words.count(alone) >= 3
-    assert f"ε = {receipt.certified_epsilon:.4g} with 2 honest members" in words
-    assert "at most 2 of the other members help the server" in words
-    assert "every client's weight, which tells its budget" in words
-
-
 def test_explanation_and_summary_name_both_epsilons(plan):
     told = explain_client(plan, plan.population.ids[0])
     assert "If all others collude, its own share alone protects it: epsilon " in told.text()
@@ -106,12 +92,6 @@ def test_a_run_verifies_with_both_epsilons(run, plan):
     assert found.findings == ()
     assert found.honest == 2
     assert found.alone_epsilon == np.nanmax(plan.certificate.alone_epsilon)
-
-
-def test_plan_and_receipt_say_the_same_of_a_client_alone(plan):
-    for receipt in make_receipts(plan, plan.counts):
-        if not receipt.public:
-            assert receipt.trust["alone_epsilon"] == receipt.trust["planned_alone_epsilon"]
 
 
 @pytest.mark.parametrize("trust", [Contract(), HALF], ids=["local", "distributed"])
@@ -167,21 +147,6 @@ def test_what_was_charged_is_in_every_number_that_is_told(trust, digits, tmp_pat
     broken = report_of_runs(read_groups([folder]))
     assert any("not a charge as dpcohort" in problem.message for problem in broken.problems)
     assert {row.name for row in broken.rows} >= set(names)
-
-
-def test_the_receipt_of_a_ledger_says_on_whom_its_runs_count():
-    of_run = {
-        "run": "A", "counted_draws": 3, "accepted_draws": 4, "released_draws": 3,
-        "unreleased_draws": 0, "steps": 3, "noise_multiplier": 2.0, "sampling_rate": 0.1,
-        "certified_epsilon": 0.9, "promised_epsilon": 1.0, "neighbours": "zero-out",
-    }  # fmt: skip
-    pool = {"honest": 3, "unmasked": 3, "alone_epsilon": 2.75}
-    receipt = LifetimeReceipt(
-        client="ward", neighbours="zero-out", promised_epsilon=1.0, delta=1e-5,
-        certified_epsilon=0.9, across_runs="composed", runs=({**of_run, "pool": pool}, of_run),
-    )  # fmt: skip
-    words = "with 3 honest in each cohort; epsilon 2.75 if all others collude"
-    assert receipt.text().count(words) == 1
 
 
 @pytest.mark.parametrize("key", ["alone_epsilon", "honest", "weight", "share"])
@@ -297,13 +262,6 @@ def test_where_everybody_was_in_every_round_a_client_can_leave(digits, tmp_path)
     # They are five now: with others that join, cohorts stay as they are or are as asked.
     more = replan(tmp_path / "later", people(7, 9.0), rounds=2, cohort_size=7)
     assert more.training.cohort_size == 7
-
-
-def test_cohorts_that_are_too_large_for_who_stays_are_told(run, plan):
-    old = plan.population
-    few = Population.from_clients([old[k] for k in range(3)])
-    with pytest.raises(InputError, match=r"4 members, 3 clients .* --cohort-size N"):
-        replan(run, few.with_scaled_budgets(3.0, 1.0), rounds=2)
 
 
 def test_what_needs_single_updates_is_refused_by_every_door(plan, digits):

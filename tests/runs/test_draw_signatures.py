@@ -45,10 +45,6 @@ def verified(folder, lines, members=None):
     return found, [one.message for one in found.findings if one.subject == "signatures.jsonl"]
 
 
-def test_without_signatures_nothing_is_said(finished):
-    assert verify_run(finished, method="pld").guards == ""
-
-
 def test_signatures_of_all_draws_are_told(finished, plan, identities):
     found, wrong = verified(finished, lines_of(plan, identities))
     assert found.holds, found.findings
@@ -121,11 +117,36 @@ def test_keys_are_those_that_the_run_began_with(finished, plan, identities):
     assert all("another key than its own" in message for message in wrong)
 
 
-def test_where_members_sign_that_nobody_has_is_told(finished, plan, identities):
-    members = {client: one.public for client, one in identities.items()}
-    found, wrong = verified(finished, None, members=members)
-    assert not wrong
-    assert f"signed by 0 of {int(plan.drawn.sum())} clients" in found.guards
+def test_cards_of_members_are_checked(finished, plan, identities):
+    """Keys of masked sums are those that the members signed for this very run and plan."""
+    first, second = [plan.population.ids[k] for k in np.flatnonzero(plan.drawn)[:2]]
+
+    def card(client, sha256=plan.sha256, by=None):
+        said = ("card", "", sha256, client, "ab" * 32)
+        signature = identities[by or client].sign(*said)
+        return {"member": client, "key": "ab" * 32, "signature": signature}
+
+    def wrong_with(**changed):
+        stored = {plan.population.ids[k]: {"spending": {}} for k in np.flatnonzero(plan.drawn)}
+        stored = {client: {**one, "card": card(client)} for client, one in stored.items()}
+        stored[first] |= changed
+        stored[first] = {key: value for key, value in stored[first].items() if value}
+        (finished / "client-ledgers.json").write_text(json.dumps(stored))
+        found, wrong = verified(finished, lines_of(plan, identities))
+        assert found.holds is not bool(wrong), found.findings
+        assert f"{int(plan.drawn.sum()) - (changed.get('card') == {})} cards" in found.guards
+        return wrong
+
+    assert not wrong_with()
+    for bad, words in (
+        (card(first, by=second), "is not signed by"),
+        (card(first, "f" * 64), "is not signed by"),
+        (card(second), "gave a card of"),
+        ({"member": first}, "missing"),
+        ("no card", "card of"),
+        ({}, "no card of"),
+    ):
+        assert [words in message for message in wrong_with(card=bad)] == [True]
 
 
 def test_what_is_no_log_breaks_the_run(finished):

@@ -9,7 +9,6 @@ from dpcohort.errors import InputError
 from dpcohort.runs import (
     SIMULATION_ONLY,
     Comparison,
-    Run,
     mean_interval,
     summarise_seeds,
     train,
@@ -57,12 +56,6 @@ def test_privacy_aware_hears_the_strict_less():
     assert fair[0].heard == pytest.approx(1, abs=0.05)
 
 
-def test_only_public_information_is_needed_to_say_who_was_heard(plan):
-    none = who_was_heard(plan, np.zeros(8, np.int64))
-    assert all(g.draw_share == 0 for g in none)
-    assert none[0].name == "decile 1"
-
-
 @pytest.mark.parametrize("by", ["budget", "similarity"])
 def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
     run = two_seeds[0]
@@ -75,8 +68,8 @@ def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
     assert whole["accuracy"] == pytest.approx(expected)
 
 
-def test_who_is_served_is_refused_for_a_private_run(plan, digits):
-    run = train(plan, "logistic", digits, device="cpu", private_entropy=True)
+def test_who_is_served_is_refused_for_a_private_run(plan, digits, secret):
+    run = train(plan, "logistic", secret, device="cpu")
     with pytest.raises(InputError, match="private"):
         simulated_service(run, digits.train_labels)
 
@@ -84,12 +77,6 @@ def test_who_is_served_is_refused_for_a_private_run(plan, digits):
 def test_what_is_asked_must_be_known(two_seeds, digits):
     with pytest.raises(InputError, match="similarity"):
         simulated_service(two_seeds[0], digits.train_labels, by="name")
-
-
-def test_nothing_simulated_is_in_a_run_folder(finished):
-    Run.load(finished)
-    for path in finished.rglob("*.json*"):
-        assert "SIMULATION ONLY" not in path.read_text()
 
 
 def test_where_noise_is_distributed_weights_say_who_was_heard():

@@ -49,32 +49,12 @@ def test_a_grid_of_a_setting_that_does_not_exist(config):
         train_grid(config.with_overrides(["grid.training={ roundz = [1] }"]), device="cpu")
 
 
-def test_every_combination_is_checked_before_any_is_trained(config, tmp_path):
-    wrong = config.with_overrides(["grid.selection={ rule = ['unbiased', 'privacy-awar'] }"])
-    with pytest.raises((InputError, FileFormatError), match="Did you mean 'privacy-aware'"):
-        train_grid(wrong, seeds=1, out=tmp_path / "out", device="cpu")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_pair_that_cannot_be_is_found_before_any_is_trained(config, tmp_path):
     grid = ["grid.selection={ rule = ['unbiased', 'best-threshold'] }", "selection.eta=1e6",
             "aggregation.rule=importance-compensated"]  # fmt: skip
     with pytest.raises(InputError, match="never drawn"):
         train_grid(config.with_overrides(grid), seeds=1, out=tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
-
-
-def test_aggregations_are_varied_like_everything_else(config):
-    rules = "grid.aggregation={ rule = ['mean', 'trimmed-mean', 'inverse-variance'] }"
-    groups = train_grid(
-        config.with_overrides(["grid.selection={ rule = ['unbiased'] }", rules]),
-        seeds=1,
-        device="cpu",
-    )
-    assert list(groups) == [
-        "unbiased, mean", "unbiased, trimmed-mean", "unbiased, inverse-variance"
-    ]  # fmt: skip
-    assert len({groups[name][0].test.loss for name in groups}) > 1
 
 
 def test_a_name_without_a_letter_or_digit_makes_no_folder():

@@ -57,10 +57,10 @@ def test_records_mapped_from_a_file_stay_there_and_train_to_the_same_bits(plan, 
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     held, mapped = dataset_from_arrays("held", **arrays), load_dataset(tmp_path)
-    runs = [train(plan, "logistic", data, device="cpu") for data in (held, mapped)]
+    runs = [train(plan, "logistic", data, device="cpu", simulate=0) for data in (held, mapped)]
     for name, values in runs[0].model.items():
         assert np.array_equal(values, runs[1].model[name])
-    records = make_job(plan, "logistic", mapped, device="cpu").records()
+    records = make_job(plan, "logistic", mapped, device="cpu", simulate=0).records()
     assert records._inputs.data_ptr() == mapped.train_inputs.ctypes.data
 
 
@@ -132,7 +132,7 @@ def test_bad_settings(plan, digits):
     assert resolve_device("auto") in ("cpu", "cuda")
 
 
-def test_merged_noise_is_recorded_and_only_for_simulations_of_the_mean(plan, digits):
+def test_merged_noise_is_recorded_and_only_for_simulations_of_the_mean(plan, digits, secret):
     job = make_job(plan, "logistic", digits, device="cpu", merged_noise=True)
     assert job.experiment().merged_noise
     assert job.settings()["merged_noise"] is True
@@ -140,25 +140,25 @@ def test_merged_noise_is_recorded_and_only_for_simulations_of_the_mean(plan, dig
     assert not plain.experiment().merged_noise
     assert "merged_noise" not in plain.settings()  # runs of earlier versions can be resumed
     assert settings_sha256(job.settings()) != settings_sha256(plain.settings())
-    for others in ({"private_entropy": True}, {"aggregation": "trimmed-mean"}):
+    for data, rule in ((secret, "mean"), (digits, "trimmed-mean")):
         with pytest.raises(InputError, match="merged_noise"):
-            make_job(plan, "logistic", digits, device="cpu", merged_noise=True, **others)
+            make_job(plan, "logistic", data, device="cpu", merged_noise=True, aggregation=rule)
 
 
-def test_a_private_job_keeps_every_round(plan, digits):
-    job = make_job(plan, "logistic", digits, device="cpu", private_entropy=True, checkpoint_every=9)
+def test_a_private_job_keeps_every_round(plan, secret):
+    job = make_job(plan, "logistic", secret, device="cpu", checkpoint_every=9)
     assert job.checkpoint_every == 1
     assert not job.streams.is_reproducible
     assert job.settings()["randomness"] == "entropy"
 
 
-def test_a_job_has_one_source_of_randomness_and_a_changed_copy_its_own(plan, digits):
-    private = make_job(plan, "logistic", digits, device="cpu", private_entropy=True)
+def test_a_job_has_one_source_of_randomness_and_a_changed_copy_its_own(plan, digits, secret):
+    private = make_job(plan, "logistic", secret, device="cpu")
     assert private.experiment().streams is private.streams
     first, again = (private.streams.noise_key(round=0, client=0) for _ in range(2))
     assert first != again  # trained twice, it has other noise
     seeded = make_job(plan, "logistic", digits, device="cpu", seed=5)
-    assert (seeded.streams.seed, dataclasses.replace(seeded, seed=6).streams.seed) == (5, 6)
+    assert (seeded.streams.seed, dataclasses.replace(seeded, simulate=6).streams.seed) == (5, 6)
 
 
 def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
@@ -169,6 +169,7 @@ def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
         train_labels=rng.integers(0, 10, 1200),
         test_inputs=np.zeros((2, 1, 8, 8), np.uint8),
         test_labels=[0, 9],
+        public=True,
     )
     job = make_job(small_plan(), "logistic", data, device="cpu")
     resident, labels = job.records().gather(np.arange(5))
@@ -210,14 +211,14 @@ def test_a_plan_with_too_little_noise_is_not_trained(plan, digits):
         )
 
 
-def test_an_epsilon_that_the_noise_cannot_keep_is_refused(digits):
+def test_an_epsilon_that_the_noise_cannot_keep_is_refused(digits, secret):
     """e^ε times the error of drawing must stay far below δ; without privacy nobody minds."""
     people = Population.from_arrays(sizes=[240] * 6, epsilon=[1, 1, 1, 1, 1, 75], delta=1e-5)
     training = Training(rounds=4, cohort_size=6, batch_size=60, dimension=650)
     plan = make_plan(people, training, seed=1)
     make_job(plan, "logistic", digits, device="cpu")
     with pytest.raises(InputError, match=r"client-5.*epsilon 75"):
-        make_job(plan, "logistic", digits, device="cpu", private_entropy=True)
+        make_job(plan, "logistic", secret, device="cpu")
 
 
 def test_a_model_of_another_size_is_not_gone_on_with(plan, digits):
@@ -244,12 +245,12 @@ def _own_plan(tmp_path, outputs):
 def test_a_private_run_refuses_classes_counted_from_its_records(tmp_path):
     path = str(_own_arrays(tmp_path))
     with pytest.raises(InputError, match=r"(?s)how many classes.*classes = \.\.\. in \[data\]"):
-        make_job(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True)
-    told = make_job(_own_plan(tmp_path, 3), "logistic", path).data.remarks
+        make_job(_own_plan(tmp_path, 3), "logistic", path)
+    told = make_job(_own_plan(tmp_path, 3), "logistic", path, simulate=0).data.remarks
     assert "counted from the training labels" in told[0]
     # one record more of another class changes no shape where the classes are stated
     stated = str(_own_arrays(tmp_path, classes=5))
-    job = make_job(_own_plan(tmp_path, 5), "logistic", stated, private_entropy=True)
+    job = make_job(_own_plan(tmp_path, 5), "logistic", stated)
     assert job.data.classes == 5
     assert job.data.remarks == ()
 
@@ -279,7 +280,7 @@ def test_a_private_record_that_cannot_be_used_contributes_nothing(
             test_labels=labels[:3],
             classes=3,
         )
-        settings = {"partition": halves, "private_entropy": private, "engine": engine}
+        settings = {"partition": halves, "simulate": None if private else 0, "engine": engine}
         out = tmp_path / name
         run = train(_own_plan(tmp_path, 3), "logistic", data, out=out, device="cpu", **settings)
         return {name: array.tolist() for name, array in run.model.items()}
@@ -301,10 +302,10 @@ def test_a_private_record_that_cannot_be_used_contributes_nothing(
 def test_test_arrays_are_public_only_where_they_are_called_so(tmp_path, public):
     said = {"test_public": True} if public else {}
     path = str(_own_arrays(tmp_path, classes=3, **said))
-    private = make_job(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True)
+    private = make_job(_own_plan(tmp_path, 3), "logistic", path)
     assert private.may_test is public
-    assert make_job(_own_plan(tmp_path, 3), "logistic", path).may_test
-    train(_own_plan(tmp_path, 3), "logistic", path, private_entropy=True, out=tmp_path / "run")
+    assert make_job(_own_plan(tmp_path, 3), "logistic", path, simulate=0).may_test
+    train(_own_plan(tmp_path, 3), "logistic", path, out=tmp_path / "run")
     written = (tmp_path / "run" / "rounds.jsonl").read_text()
     assert ('"test"' in written) is public
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError, VerificationError
-from dpcohort.runs import verify_run
 from dpcohort.runs._folder import append_line, read_log
 from dpcohort.runs._journal import Journal, journal_header, planned_draws
 
@@ -116,31 +115,6 @@ def test_it_is_open_in_one_process_only_and_refusing_lets_go_of_it(path, make):
 
 
 @BOTH
-def test_a_line_cut_short_by_a_crash_was_not_counted(path, make):
-    plan = make()
-    journal = Journal(plan, path)
-    count(journal, plan, 0, 1)
-    journal.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"round": 2, "coh')
-    again = Journal(plan, path)
-    assert again.rounds == {0, 1}
-    assert path.read_bytes() == whole
-    count(again, plan, 2)
-    again.close()
-    assert Journal.read(plan, path).rounds == {0, 1, 2}
-
-
-@BOTH
-def test_what_is_read_cannot_be_counted_in(path, make):
-    plan = make()
-    Journal(plan, path).close()
-    before = path.read_bytes()
-    count(Journal.read(plan, path), plan, 0)
-    assert path.read_bytes() == before
-
-
-@BOTH
 def test_reading_needs_a_file_with_a_first_line(path, make):
     with pytest.raises(DataMissingError, match="cannot be read"):
         Journal.read(make(), path)
@@ -170,15 +144,6 @@ def test_the_whole_first_line_is_compared(path, make, key):
     path.write_text(json.dumps({**journal_header(plan), key: "another"}) + "\n")
     with pytest.raises(VerificationError, match="another plan"):
         Journal(plan, path)
-
-
-def test_the_two_kinds_are_told_apart_by_their_first_line():
-    fixed, adaptive = journal_header(small_plan()), journal_header(adaptive_plan())
-    assert fixed["format"] != adaptive["format"]
-    assert {*adaptive} - {*fixed} == {"reports"}
-    assert journal_header(adaptive_plan("clustered"))["reports"] == "none"
-    raw = journal_header(adaptive_plan("power-of-choice", reports="raw", rule_settings={"d": 5}))
-    assert raw["reports"] == "raw"
 
 
 def test_lines_are_as_they_always_were(plan, tmp_path):
@@ -386,10 +351,3 @@ def test_a_line_of_an_adaptive_plan_that_no_run_writes_is_refused(path, entry, w
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(VerificationError, match=f"line 3: .*{words}"):
         Journal.read(plan, path)
-
-
-def test_a_round_that_is_no_number_is_found_by_verify(finished):
-    path = finished / "ledger.jsonl"
-    path.write_text(path.read_text().replace('{"round": 1,', '{"round": true,'))
-    found = [finding.message for finding in verify_run(finished, method="pld").findings]
-    assert "line 3 is not a count of a round." in found

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -104,28 +103,13 @@ def stand_in(monkeypatch, name, **members):
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_bar_counts_rounds_and_of_a_private_run_no_time(plan, digits, monkeypatch, private):
+def test_a_bar_counts_rounds_and_of_a_private_run_no_time(plan, secret, monkeypatch, private):
     stand_in(monkeypatch, "tqdm")
     stand_in(monkeypatch, "tqdm.auto", tqdm=_Tqdm)
-    settings = {"device": "cpu", "private_entropy": private}
-    train(plan, "logistic", digits, callbacks=[ProgressBar()], **settings)
+    settings = {"device": "cpu", "simulate": None if private else 0}
+    train(plan, "logistic", secret, callbacks=[ProgressBar()], **settings)
     bar = _Tqdm.made[-1]
     assert bar.closed
     assert bar.n == bar.total == plan.training.rounds
     assert "accuracy" in bar.words
     assert ("elapsed" in bar.form) != private
-
-
-def test_without_tqdm_the_bar_is_richs(plan, digits, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    train(plan, "logistic", digits, device="cpu", callbacks=[ProgressBar()])
-    shown = capsys.readouterr()
-    assert f"{plan.training.rounds}/{plan.training.rounds}" in shown.err
-    assert shown.out == ""
-
-
-def test_a_run_that_says_nothing_of_its_inputs_predicts_nothing(plan, digits):
-    run = train(plan, "logistic", digits, device="cpu")
-    older = replace(run, inputs={})
-    with pytest.raises(InputError, match="does not say how its inputs are scaled"):
-        older.predict(digits.test_inputs)

@@ -56,7 +56,7 @@ def planned(data, evaluation=SHARE, budgets=BUDGETS, **contract):
 
 def trained(data, plan, **options):
     partition = column_partition(data.record_clients)
-    given = {"device": "cpu", "private_entropy": True, "partition": partition}
+    given = {"device": "cpu", "partition": partition}
     return train(plan, "logistic", data, **{**given, **options})
 
 
@@ -75,7 +75,7 @@ def test_a_private_run_tells_what_was_paid_for_and_nothing_else(private):
     assert '"test"' not in (private / "rounds.jsonl").read_text()
     told = run.evaluation
     assert {"accuracy", "balanced_accuracy", "auc", "log_loss"} <= set(told["in_all"])
-    exact = trained(visits(), planned(visits()), private_entropy=False, seed=0)
+    exact = trained(visits(), planned(visits()), simulate=0)
     simulated = exact.evaluation["in_all"]["accuracy"]
     assert simulated["low"] < exact.test_accuracy < simulated["high"]
     assert simulated["value"] != exact.test_accuracy
@@ -169,7 +169,7 @@ def test_a_network_that_mixes_records_is_given_one_at_a_time():
     data = visits()
     plan, keys = planned(data), [bytes(32)] * 2
     job = make_job(
-        plan, "logistic", data, device="cpu", private_entropy=True,
+        plan, "logistic", data, device="cpu",
         partition=column_partition(data.clients),
     )  # fmt: skip
     job = replace(job, model=Mixes())

@@ -141,9 +141,7 @@ def test_dealt_partitions_hold_whole_persons(config, partition):
 
 
 def test_a_private_run_says_its_unit_everywhere(config, tmp_path, capsys):
-    run = train_job(
-        configured_job(config(), device="cpu", private_entropy=True), out=tmp_path / "run"
-    )
+    run = train_job(configured_job(config(), device="cpu"), out=tmp_path / "run")
     receipt = run.receipts()[0]
     assert receipt.unit == "all records of one person with this client"
     assert " persons (rate" in receipt.text()
@@ -172,7 +170,9 @@ def test_a_private_run_says_its_unit_everywhere(config, tmp_path, capsys):
 )
 @pytest.mark.parametrize("private", [False, True])
 def test_every_kind_of_run_protects_persons(config, changes, private, tmp_path):
-    job = configured_job(config().with_overrides(changes), device="cpu", private_entropy=private)
+    job = configured_job(
+        config().with_overrides(changes), device="cpu", simulate=None if private else 0
+    )
     run = train_job(job, out=tmp_path / "run")
     assert run.rounds_done == 6
     assert all(one.protects.name == "person" and one.holds for one in run.receipts())

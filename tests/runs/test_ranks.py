@@ -114,26 +114,6 @@ def test_an_error_of_another_rank_is_told_by_the_first(
     assert "an odd file" in capsys.readouterr().err  # with its traceback, where it happened
 
 
-def test_more_ranks_than_parts_of_a_round_are_told_to_wait(config, digits, together, caplog):
-    alone = config.with_overrides(["training.cohort_size=1", "training.rounds=1"])
-
-    def command():
-        train_job(configured_job(alone, data=digits, device="cpu"))
-        return 0
-
-    with caplog.at_level("INFO", logger="dpcohort"):
-        assert together(command) == ([0, 0], [])
-    assert "has 1 part(s) to share, and there are 2 ranks" in caplog.text
-
-
-def test_who_stops_another_rank_stops_it_alone(wire, monkeypatch):
-    def stop(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpcohort.engine._ranks.Ranks.hear", stop)
-    assert wire(2).run(lambda: None, lambda: run_command(lambda: 0, print)) == [None, 130]
-
-
 def test_the_last_word_of_a_first_rank_that_is_gone_is_its_exit_code(wire, capsys):
     net = wire(2)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -37,21 +36,13 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_the_configuration_is_kept(job, tmp_path):
-    Recorder(job, tmp_path / "run").close()
-    assert (tmp_path / "run" / "config.toml").read_text() == job.source.text
-    settings = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert settings["plan"] == job.plan.sha256
-    assert settings["optimiser"]["local_step"] == {"kind": "ConstantStep", "size": 0.1}
-
-
-def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, digits):
+def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, secret):
     recorder = Recorder(job)
     cohort = plan.schedule.cohorts[0]
     recorder.count(0, cohort)
     recorder.count(0, cohort)
     assert int(recorder.run.ledger.draws.sum()) == plan.training.cohort_size
-    private = Recorder(make_job(plan, "logistic", digits, device="cpu", private_entropy=True))
+    private = Recorder(make_job(plan, "logistic", secret, device="cpu"))
     private.count(0, cohort)
     with pytest.raises(BudgetExceededError):
         private.count(0, cohort)
@@ -125,16 +116,6 @@ def test_a_tied_tensor_is_the_trained_one_under_all_its_names(build, digits):
     np.testing.assert_array_equal(saved["3.weight"], saved["1.weight"])
 
 
-def test_resume_without_a_run_begins_one(job, tmp_path):
-    recorder = Recorder(job, tmp_path / "run", resume=True)
-    fresh = EngineState(torch.zeros(650))
-    start = recorder.start(fresh)
-    assert torch.equal(start.parameters, fresh.parameters)
-    assert (start.next_round, start.tensors) == (0, {})
-    recorder.finish(fresh)
-    np.testing.assert_array_equal(recorder.run.model["1.bias"], np.zeros(10, np.float32))
-
-
 @pytest.mark.parametrize("name", ["plan.json", "partition.npz"])
 @pytest.mark.parametrize("how", ["one bit flipped", "gone"])
 def test_a_damaged_plan_or_partition_is_written_again(job, tmp_path, name, how):
@@ -151,15 +132,6 @@ def test_a_damaged_plan_or_partition_is_written_again(job, tmp_path, name, how):
     assert [words for words in again.run.warnings if name in words]
     assert Plan.load(tmp_path / "run" / "plan.json").sha256 == job.plan.sha256
     assert load_partition(tmp_path / "run" / "partition.npz").sha256 == job.partition.sha256
-
-
-def test_a_whole_folder_is_left_alone(job, tmp_path):
-    Recorder(job, tmp_path / "run").close()
-    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("p*")}
-    again = Recorder(job, tmp_path / "run", resume=True)
-    again.close()
-    assert again.run.warnings == []
-    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("p*")} == before
 
 
 def test_a_crash_while_receipts_are_made_leaves_a_run_that_verifies(job, tmp_path, monkeypatch):

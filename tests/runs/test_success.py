@@ -31,7 +31,7 @@ def stays(noise: float = 0.5) -> Dataset:
     y = 10 + 5 * x[:, 0] - 3 * x[:, 1] + rng.normal(0, noise, 500)
     return dataset_from_arrays(
         "stays", train_inputs=x[:400], train_labels=y[:400], test_inputs=x[400:],
-        test_labels=y[400:], task=STAY, test_public=True,
+        test_labels=y[400:], task=STAY, test_public=True, public=True,
     )  # fmt: skip
 
 
@@ -120,9 +120,8 @@ class WithPrivateTest(Dataset):
 def test_private_test_records_leave_no_trace_in_a_private_run(tmp_path):
     data = stays()
     fields = {name: getattr(data, name) for name in data.__dataclass_fields__}
-    fields.pop("test_public", None)
-    held = WithPrivateTest(**fields, test_public=False)
-    run = trained(held, plan_of(rounds=4), private_entropy=True, out=tmp_path / "private")
+    held = WithPrivateTest(**{**fields, "test_public": False, "public": False})
+    run = trained(held, plan_of(rounds=4), out=tmp_path / "private")
     result = json.loads((tmp_path / "private" / "result.json").read_text())
     assert result["test"] is None
     assert not {"metrics", "trivial", "check"} & set(result)
@@ -134,8 +133,8 @@ def test_private_test_records_leave_no_trace_in_a_private_run(tmp_path):
         _ = Run.load(tmp_path / "private").test
     assert run.check is None
     # A simulation is not private anyway, and public records may be told of.
-    assert trained(held, plan_of(rounds=4)).check is not None
-    assert trained(data, plan_of(rounds=4), private_entropy=True).check is not None
+    assert trained(held, plan_of(rounds=4), simulate=0).check is not None
+    assert trained(replace(data, public=False), plan_of(rounds=4)).check is not None
 
 
 def test_noise_above_any_signal_is_told_from_the_plan():

@@ -5,22 +5,25 @@ A run folder of each kind is walked: each value of each JSON file, each line of 
 the ends and in the middle of every other file, files taken away and added. ``verify`` must find
 each. Somebody who makes all hashes anew afterwards is a second matter: what is found then is what
 speaks for itself, what is not is in ``WORD``, and all of it is found where the run is signed.
+Every third change is made, in each kind of run another third; ``DPCOHORT_CHANGES=1`` makes all.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, load_dataset, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.accounting._charges import charge_of
 from dpcohort.adaptive import make_adaptive_plan
@@ -35,6 +38,10 @@ from dpcohort.runs._seal import sign_seal, write_sealed
 from dpcohort.runs._training import train_job
 
 SETTINGS = Training(rounds=3, cohort_size=2, batch_size=20, dimension=650)
+EVERY = 1 if os.environ.get("DPCOHORT_CHANGES") else 3
+
+#: The digits as if they were not public.
+SECRET = replace(load_dataset("digits"), public=False)
 
 
 def people(budget: float = 1.0) -> Population:
@@ -54,7 +61,7 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
     plan = make_plan(people(1 + promised), SETTINGS, selection="unbiased", seed=1, charges=paid)
     optimiser = Optimiser(average_decay=0.5)
     job = make_job(
-        plan, "logistic", "digits", device="cpu", private_entropy=True, optimiser=optimiser,
+        plan, "logistic", SECRET, device="cpu", optimiser=optimiser,
         evaluate_every=1, checkpoint_every=1,
     )  # fmt: skip
     job = replace(job, source=ConfigSource("[training]\nrounds = 3\n"))
@@ -63,12 +70,12 @@ def fixed(folder: Path, promised: float = 0.0) -> None:
 
 def adaptive(folder: Path) -> None:
     plan = make_adaptive_plan(people(), SETTINGS, rule="rpow-d", seed=1)
-    train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
+    train(plan, "logistic", SECRET, device="cpu", out=folder)
 
 
 def distributed(folder: Path) -> None:
     plan = make_plan(people(), SETTINGS, seed=1, accountant=Contract(trust="distributed"))
-    train(plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder)
+    train(plan, "logistic", SECRET, device="cpu", out=folder)
 
 
 def continued(folder: Path) -> None:
@@ -76,7 +83,7 @@ def continued(folder: Path) -> None:
     fixed(folder.parent / "first", promised=0.5)
     plan = replan(folder.parent / "first", people(budget=3.0), rounds=2, seed=2)
     train(
-        plan, "logistic", "digits", device="cpu", private_entropy=True, out=folder,
+        plan, "logistic", SECRET, device="cpu", out=folder,
         after=folder.parent / "first", optimiser=Optimiser(average_decay=0.5),
     )  # fmt: skip
 
@@ -187,7 +194,8 @@ def walk(
     """Make one change after the other in a copy; how many there are, and which are not found."""
     shutil.copytree(run, copy)
     tried = 0
-    for what, path, content in changes(run):
+    first = list(KINDS).index(run.parent.name.rstrip("0123456789")) % EVERY
+    for what, path, content in islice(changes(run), first, None, EVERY):
         place = copy / path.relative_to(run)
         if content is None:
             place.unlink()
@@ -227,7 +235,7 @@ WORD = re.compile(
 
 def test_every_change_is_found(folder: Path, tmp_path: Path) -> None:
     hidden: list[str] = []
-    assert walk(folder, tmp_path / "copy", missed=lambda what, _: hidden.append(what)) > 300
+    assert walk(folder, tmp_path / "copy", missed=lambda what, _: hidden.append(what)) > 300 / EVERY
     assert hidden == []
 
 
@@ -255,4 +263,4 @@ def test_hashes_made_anew_hide_the_operators_word_alone_and_no_signed_change(
 
     walk(folder, tmp_path / "copy", then=sealed_anew, missed=note)
     assert [one for one in hidden if not WORD.match(one)] == []
-    assert len(hidden) > 50
+    assert len(hidden) > 50 / EVERY

@@ -52,10 +52,10 @@ def test_public_curves_only(plan, digits, tmp_path, stand_in):
     assert log._writer.times == {None}  # the writer's own clock
 
 
-def test_times_of_a_private_run_are_not_written(plan, digits, tmp_path, stand_in):
+def test_times_of_a_private_run_are_not_written(plan, secret, tmp_path, stand_in):
     log = TensorBoardLog(tmp_path)
-    settings = {"device": "cpu", "evaluate_every": 3, "private_entropy": True}
-    train(plan, "logistic", digits, **settings, callbacks=[log])
+    settings = {"device": "cpu", "evaluate_every": 3}
+    train(plan, "logistic", secret, **settings, callbacks=[log])
     assert log._writer.times == {0.0}
 
 

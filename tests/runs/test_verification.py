@@ -67,19 +67,6 @@ def test_a_replayed_round_is_an_overspend_with_client_and_numbers(finished, plan
     assert "round 0 is counted twice" in found
 
 
-def test_an_extra_draw_of_one_client(finished, plan):
-    path = finished / "ledger.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    entry = json.loads(lines[1])
-    client = drawn_client(finished)
-    entry["draws"][client] = entry["draws"].get(client, 0) + 9
-    path.write_text("".join([lines[0], json.dumps(entry) + "\n", *lines[2:]]))
-    found = problems(finished)
-    assert f"overspent {client}" in found
-    assert f"mismatch {client}: ledger.jsonl counts" in found
-    assert "its receipt says spent_draws" in found
-
-
 def test_a_missing_line_is_an_uncounted_draw(finished):
     path = finished / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -98,22 +85,6 @@ def test_a_last_round_cannot_be_hidden(finished):
     found = problems(finished)
     assert "only 5 of 6 rounds are counted" in found
     assert "round-0000006.safetensors holds round 5, which is not in the ledger" in found
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"round": 77, "draws": {}}',
-        '{"round": 0, "draws": 3}',
-        '{"round": 0, "draws": {"nobody": 1}}',
-        '{"round": 0, "draws": {"client-0": -1}}',
-        '{"round": 0, "draws": {"client-0": 1.5}}',
-    ],
-)
-def test_strange_lines_of_the_ledger(finished, line):
-    with open(finished / "ledger.jsonl", "a") as file:
-        file.write(line + "\n")
-    assert "ledger.jsonl" in problems(finished)
 
 
 @pytest.mark.parametrize(
@@ -244,19 +215,19 @@ def test_records_of_a_finished_run_cannot_be_emptied(finished):
     assert "rounds are recorded" in problems(finished)
 
 
-def test_a_private_run_holds_and_names_its_noise(plan, digits, tmp_path):
+def test_a_private_run_holds_and_names_its_noise(plan, secret, tmp_path):
     out = tmp_path / "private"
-    run = train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    run = train(plan, "logistic", secret, out=out, device="cpu")
     assert run.is_private
     assert verify_run(out).holds
     assert "ChaCha20" in json.loads((out / "run.json").read_text())["noise"]
     assert "cryptographic stream" in run.receipts()[0].stamp
 
 
-def test_entropy_with_floating_point_noise_is_not_private(plan, digits, tmp_path):
+def test_entropy_with_floating_point_noise_is_not_private(plan, secret, tmp_path):
     """Settings that do not say that noise was on a lattice."""
     out = tmp_path / "former"
-    train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    train(plan, "logistic", secret, out=out, device="cpu")
     settings = json.loads((out / "run.json").read_text())
     del settings["noise"]
     (out / "run.json").write_text(json.dumps(settings))
@@ -428,7 +399,7 @@ class _Look:
 def test_a_look_at_a_resumed_training_is_no_contradiction(plan, digits, tmp_path):
     """Receipts of an interrupt count what was counted then, so a resume takes them away."""
     out = tmp_path / "run"
-    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    settings = {"out": out, "device": "cpu"}
     with pytest.raises(KeyboardInterrupt):
         train(plan, "logistic", digits, **settings, callbacks=[_Look(stop_after=2)])
     assert list((out / "receipts").iterdir())
@@ -452,7 +423,7 @@ def test_an_interim_receipt_is_judged(plan, digits, tmp_path):
 
 def test_a_finished_run_is_not_written_again(plan, digits, tmp_path):
     out = tmp_path / "run"
-    settings = {"out": out, "device": "cpu", "private_entropy": True}
+    settings = {"out": out, "device": "cpu"}
     train(plan, "logistic", digits, **settings)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     train(plan, "logistic", digits, **settings, resume=True)

@@ -36,7 +36,7 @@ def _loudness(w, p, a, b):
     return float((w[here] / p[here] * np.sqrt(b[here] + a[here] * p[here])).max())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(seed):
     one = instance(seed)
     found = solve_distributed(
@@ -53,26 +53,13 @@ def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(se
     assert found.objective == pytest.approx(theirs, rel=2e-6)
 
 
-def test_many_more_are_optimal_by_their_own_certificate():
-    for seed in range(40, 240):
-        one = instance(seed)
-        pool = Pool(one.members, one.honest)
-        found = solve_distributed(one.u, one.a, **pool._asdict(), **one.options)
-        assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
-        objective = pool.objective(found.probabilities, one.costs)
-        assert found.objective == pytest.approx(objective, rel=1e-12), seed
-
-
-@pytest.mark.parametrize("linear", [0.0, 1e-3])
-def test_a_hundred_thousand_clients_in_seconds_with_a_proof(linear):
+def test_a_hundred_thousand_clients_in_seconds_with_a_proof():
     size = 100_000
     rng = np.random.default_rng(1)
     u = rng.uniform(0.5, 1.5, size)
     u /= u.sum()
     a = size * 10.0 ** rng.uniform(-2.0, 4.0, size)
-    found = solve_distributed(
-        u, a, cohort_size=size // 2, honest=size // 4, linear_costs=linear * a
-    )
+    found = solve_distributed(u, a, cohort_size=size // 2, honest=size // 4, linear_costs=1e-3 * a)
     assert found.gap <= 1e-8 * found.objective
 
 
@@ -101,48 +88,10 @@ def test_the_best_draws_for_given_weights():
             assert _loudness(w, np.maximum(other, 1e-12), a, b) ** 2 >= least * (1 - 1e-9)
 
 
-def test_pooling_divides_the_variance_by_the_cohort_at_equal_communication():
-    """Simulated: the same draws and budgets, everybody's own noise against shares of it."""
-    rng = np.random.default_rng(5)
-    clients, members, rounds = 40, 8, 20_000
-    c = 10.0 ** rng.uniform(-1, 0, clients)
-    w = c**-2 / (c**-2).sum()  # inverse variance: the best of both worlds
-    p = Pool(members, members).probabilities(w, c**2, np.zeros(clients))
-    drawn = rng.random((rounds, clients)) < members * p  # n p_k draws need noise c sqrt(n p_k)
-    spread = c * np.sqrt(p)
-    own = ((w / p * spread) * drawn * rng.standard_normal((rounds, clients))).sum(axis=1) / members
-    level = float((w / p * spread).max())
-    shares = level / math.sqrt(members) * drawn * rng.standard_normal((rounds, clients))
-    distributed = shares.sum(axis=1) / members
-    assert own.var() / distributed.var() == pytest.approx(members, rel=0.05)
-    assert distributed.var() == pytest.approx(1 / (members * (c**-2).sum()) / members, rel=0.05)
-
-
-def test_full_participation_gains_as_the_budgets_allow():
-    """All clients, bias not counting: (sum 1/c)^2 / sum 1/c^2 times less variance."""
-    rng = np.random.default_rng(6)
-    c = 10.0 ** rng.uniform(-1, 1, 30)
-    best = (1 / c) / (1 / c).sum()
-    local = 1 / (c**-2).sum()
-    distributed = Pool(30, 30).noise(best, c**2, np.zeros(30))
-    assert local / distributed == pytest.approx((1 / c).sum() ** 2 / (c**-2).sum(), rel=1e-12)
-    heavy = solve_distributed(np.full(30, 1 / 30), 1e9 * c**2, cohort_size=30, honest=30)
-    assert np.abs(heavy.probabilities - best).sum() < 1e-3
-
-
 def test_colluders_and_drop_outs_cost_k_over_h():
     w, a, b = np.full(4, 0.25), np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, 0.1)
     noise = [Pool(4, honest).noise(w, a, b) for honest in (2, 3, 4)]
     assert [noise[0] / x for x in noise] == pytest.approx([1.0, 1.5, 2.0])
-
-
-def test_more_noise_than_own_below_the_break_even_and_less_above():
-    """Pooling pays from h > K max(c w)^2 / sum (c w)^2 on, everybody in every cohort."""
-    a, w, b = np.array([1.0, 1.0, 1.0, 100.0]), np.full(4, 0.25), np.zeros(4)
-    own = float((a * w * w).sum())
-    even = 4 * float((a * w * w).max()) / own  # 3.88
-    assert Pool(4, 3).noise(w, a, b) > own > Pool(4, 4).noise(w, a, b)
-    assert 3 < even < 4
 
 
 def test_a_bias_cap_is_kept_with_the_least_noise():
@@ -188,16 +137,6 @@ def test_a_bias_cap_that_does_not_bind_gives_the_least_noise_of_all():
     assert np.abs(some - u).sum() == pytest.approx(0.1, abs=1e-9)
 
 
-def test_bounds_that_leave_one_choice_are_that_choice():
-    u, a, b = np.array([0.2, 0.3, 0.5]), np.array([1.0, 20.0, 3.0]), np.array([0.1, 0.2, 0.3])
-    pool, wanted = {"cohort_size": 2, "honest": 2}, np.array([0.4, 0.25, 0.35])
-    for bound in ({"floor": wanted}, {"cap": wanted}, {"cap": wanted * (1 - 1e-13)}):
-        found = solve_distributed(u, a, linear_costs=b, **pool, **bound)
-        assert found.probabilities == pytest.approx(wanted, abs=1e-12)
-        only = Pool(2, 2).solved_within(1.0, Costs(u, a, b, **bound))
-        assert only.probabilities == pytest.approx(wanted, abs=1e-12)
-
-
 def _solved_with_bounds(seed, room):
     """An instance whose bounds are a share of weights that have nothing to do with u; its gap."""
     one, rng = instance(seed), np.random.default_rng([seed, 1])
@@ -222,7 +161,7 @@ def test_bounds_that_leave_one_choice_are_proved_to_leave_no_better():
 
 @pytest.mark.parametrize("room", [1e-6, 0.1, 0.5])
 def test_bounds_far_from_the_sizes_are_kept_with_a_proof(room):
-    for seed in range(60):
+    for seed in range(20):
         found, _ = _solved_with_bounds(seed, room)
         assert 0.0 <= found.gap <= 1e-9 * found.objective, seed
 
@@ -240,22 +179,10 @@ def test_caps_that_bind_where_all_draws_do_and_a_client_is_in_every_cohort(seed)
     assert 0.0 <= found.gap <= 1e-9 * found.objective
 
 
-def test_floors_above_the_sizes_lower_the_others_so_that_weights_sum_to_one():
-    """A share of 0.5 must go to a client of 0.1; nobody is above its size by choice."""
-    u, floor = np.array([0.1, 0.3, 0.3, 0.3]), np.array([0.5, 0.0, 0.0, 0.0])
-    for a in ([1.0, 1.0, 9.0, 400.0], [1.0, 0.0, 0.0, 0.0], [400.0, 1.0, 1.0, 0.0]):
-        found = solve_distributed(
-            u, a, cohort_size=3, honest=2, linear_costs=0.1 * np.array(a), floor=floor
-        )
-        assert found.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
-        assert found.probabilities[0] >= 0.5
-        assert 0.0 <= found.gap <= 1e-9 * found.objective
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("scale", "accuracy"), [(1.0, 1e-9), (1e12, 1e-5), (1e-12, 1e-9)])
 def test_costs_of_many_decades_and_of_any_unit_are_solved_without_a_warning(scale, accuracy):
-    for seed in range(1, 60, 2):
+    for seed in range(1, 60, 6):
         rng = np.random.default_rng([seed, 2])
         size = int(rng.integers(2, 41))
         members = int(rng.integers(2, size + 1))
@@ -291,12 +218,6 @@ def test_who_is_public_needs_no_noise():
     assert (found.objective, found.gap) == (0.0, 0.0)
 
 
-def test_draws_that_nobody_wants_go_to_the_others_where_all_wanted_are_always_in():
-    w, a = np.array([0.6, 0.4, 0.0, 0.0]), np.ones(4)
-    p = Pool(3, 2).probabilities(w, a, np.zeros(4))
-    assert p == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
-
-
 def test_many_clients_of_whom_a_sample_tells_nothing_are_solved_all_the_same():
     """Every fourth client is the sample: it has no data, is public, or has caps too small."""
     size = 16_388
@@ -329,19 +250,6 @@ def test_a_problem_with_a_pool_asks_for_distributed_noise():
     # Whoever may not be drawn at any price makes the objective infinite.
     a[0] = np.inf
     assert pool.objective(u, Costs(u, a)) == np.inf
-
-
-def test_sums_of_rounded_gaussians_are_rounded_sums():
-    """Lattice: t + sum of h round(s Z) has the law of round(t + N(0, h s^2) + uniforms)."""
-    h, s, size = 3, 4.0, 400_000
-    rng = np.random.default_rng(8)
-    shares = np.round(s * rng.standard_normal((h, size))).sum(axis=0)
-    one = math.sqrt(h) * s * rng.standard_normal(size)
-    released = np.round(one + rng.uniform(-0.5, 0.5, (h - 1, size)).sum(axis=0))
-    edges = np.arange(-20.5, 21.5)
-    left, right = (np.histogram(x, edges)[0] for x in (shares, released))
-    chi = float(((left - right) ** 2 / (left + right)).sum())
-    assert chi < 41 + 5 * math.sqrt(2 * 41)
 
 
 def test_factors_follow_the_draws_that_there_are():
@@ -389,19 +297,6 @@ def test_plans_have_the_noise_that_was_expected(rule, members, colluding):
     assert (plan.certified_epsilon[~people.public] <= people.epsilon[~people.public]).all()
 
 
-def test_a_strict_client_does_not_make_everybody_deaf():
-    """Privacy-aware weights against equal ones, everybody in every cohort."""
-    people = Population.from_arrays(sizes=[500] * 10, epsilon=[0.02] + [1.0] * 9, delta=1e-5)
-    training = Training(rounds=50, cohort_size=10, sampling_rate=1.0, dimension=1000)
-    contract = Contract(trust="distributed")
-    aware, equal = (
-        make_plan(people, training, selection=rule, accountant=contract, seed=0).noise.pool
-        for rule in ("privacy-aware", "uniform")
-    )
-    assert equal.share > 5 * aware.share
-    assert 0 < aware.weights[0] < 0.2
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -429,3 +324,15 @@ def test_rules_are_measured_against_the_distributed_optimum():
     costs = Costs(plan.problem.unbiased, noise, linear)
     assert plan.selection.lower_bound == pytest.approx(best.lower_bound)
     assert plan.selection.objective == pytest.approx(Pool(3, 3).objective(people.unbiased, costs))
+
+
+def test_floors_above_the_sizes_lower_the_others_so_that_weights_sum_to_one():
+    """A share of 0.5 must go to a client of 0.1; nobody is above its size by choice."""
+    u, floor = np.array([0.1, 0.3, 0.3, 0.3]), np.array([0.5, 0.0, 0.0, 0.0])
+    for a in ([1.0, 1.0, 9.0, 400.0], [1.0, 0.0, 0.0, 0.0], [400.0, 1.0, 1.0, 0.0]):
+        found = solve_distributed(
+            u, a, cohort_size=3, honest=2, linear_costs=0.1 * np.array(a), floor=floor
+        )
+        assert found.probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+        assert found.probabilities[0] >= 0.5
+        assert 0.0 <= found.gap <= 1e-9 * found.objective

@@ -10,15 +10,13 @@ import cvxpy
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mpmath import mpf
 from scipy.optimize import brentq
 
 from dpcohort.errors import InputError
 from dpcohort.selection import _solver as solver
 from dpcohort.selection import solve_selection
-from dpcohort.selection._instance import Costs, objective_of
+from dpcohort.selection._instance import Costs
 from dpcohort.selection._solver import Decided, SortedCosts, find_thresholds
 
 
@@ -56,36 +54,12 @@ def test_linear_costs_floors_and_caps_in_sixty_digits(instance, optimum):
         _checked_against(optimum(one), solve_selection(one.u, one.a, **one.options), one)
 
 
-def _conic(u, a, floor, cap):
-    """Problem 1 by CLARABEL at tight tolerances."""
-    p, bias = cvxpy.Variable(u.size), cvxpy.Variable()
-    objective = bias + cvxpy.norm(cvxpy.hstack([bias, cvxpy.multiply(np.sqrt(a), p)]))
-    constraints = [cvxpy.sum(p) == 1, p >= floor, p <= cap, cvxpy.norm1(p - u) <= bias]
-    return _value(cvxpy.Problem(cvxpy.Minimize(objective), constraints))
-
-
 def _value(problem):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "may be inaccurate" at these tolerances
         return problem.solve(
             solver=cvxpy.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
         )
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_agrees_with_a_conic_solver(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(3, 60))
-    u = rng.dirichlet(np.ones(n))
-    a = n * 10.0 ** rng.uniform(-2, 3, n)
-    a[rng.random(n) < 0.1] = 0.0
-    floor, cap = np.zeros(n), np.ones(n)
-    if seed % 2:
-        floor, cap = 0.2 * u, np.minimum(1.5 * u + 0.5 / n, 1.0)
-        ours = solve_selection(u, a, floor=floor, cap=cap)
-    else:
-        ours = solve_selection(u, a)
-    assert ours.objective == pytest.approx(_conic(u, a, floor, cap), rel=2e-8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,18 +75,6 @@ def test_linear_costs_agree_with_a_conic_solver(seed):
     cost = cvxpy.sum(cvxpy.multiply(a, cvxpy.square(p))) + b @ p + 2 * f * cvxpy.norm1(p - u)
     problem = cvxpy.Problem(cvxpy.Minimize(cost), [cvxpy.sum(p) == 1, p >= 0, p <= cap])
     assert _value(problem) == pytest.approx(f * f, rel=1e-8)
-
-
-def test_nobody_is_left_out_by_the_papers_noise():
-    """Proposition 2 with a number: p_k >= min(u_k, 2 F* / a_k)."""
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        n = int(rng.integers(2, 50))
-        u, a = rng.dirichlet(np.ones(n)), 10.0 ** rng.uniform(-3, 6, n)
-        solution = solve_selection(u, a)
-        bound = np.minimum(u, 2.0 * solution.lower_bound / a)
-        assert (solution.probabilities >= bound * (1 - 1e-12)).all()
-        assert (solution.probabilities > 0).all()
 
 
 def _least(cost, draws):
@@ -137,16 +99,6 @@ def test_the_noise_of_a_real_schedule_can_exclude_a_client(cost):
     assert (p[1] == 0.0) == (cost >= 800.0)
 
 
-def test_thresholds_explain_the_probabilities():
-    rng = np.random.default_rng(3)
-    u, a = rng.dirichlet(np.ones(200)), 10.0 ** rng.uniform(0, 5, 200)
-    solution = solve_selection(u, a)
-    lower, upper = solution.thresholds
-    assert upper - lower == pytest.approx(2 * solution.objective, rel=1e-13)
-    assert np.array_equal(solution.probabilities > u, a * u < lower)
-    assert np.array_equal(solution.probabilities < u, a * u > upper)
-
-
 def test_a_rounding_above_the_threshold_nobody_moves_by_more_than_a_rounding():
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -157,13 +109,6 @@ def test_a_rounding_above_the_threshold_nobody_moves_by_more_than_a_rounding():
         assert solution.gap < 1e-13 * (1 + solution.objective)
 
 
-def test_bounds_that_sum_to_1_up_to_rounding_leave_one_choice():
-    u, a, wanted = [0.2, 0.3, 0.5], [1.0, 20.0, 3.0], np.array([0.4, 0.25, 0.35])
-    for bound in ({"floor": wanted * (1 + 1e-13)}, {"cap": wanted * (1 - 1e-13)}):
-        p = solve_selection(u, a, **bound).probabilities
-        assert p == pytest.approx(wanted, abs=1e-12)
-
-
 def test_public_clients_share_what_moves_in_proportion_to_u():
     u = np.array([0.1, 0.3, 0.0, 0.6])
     for options in ({}, {"cap": 1.0}, {"linear_costs": np.zeros(4)}):
@@ -172,13 +117,6 @@ def test_public_clients_share_what_moves_in_proportion_to_u():
         assert p[2] == 0.0
     weightless = solve_selection([0.0, 0.0, 1.0], [0.0, 0.0, 1e4]).probabilities
     assert weightless[0] == weightless[1] > 0.4
-
-
-def test_capped_public_clients_keep_their_proportions_below_the_cap():
-    u = np.array([0.2, 0.1, 0.05, 0.65])
-    p = solve_selection(u, [0.0, 0.0, 0.0, 1e6], cap=[0.4, 1.0, 1.0, 1.0]).probabilities
-    assert p[0] == pytest.approx(0.4)
-    assert p[1] == pytest.approx(2 * p[2], rel=1e-9)
 
 
 def test_edges():
@@ -204,44 +142,11 @@ def test_a_floor_under_an_infinite_cost_makes_the_objective_infinite():
     assert math.isfinite(harmless.objective)
 
 
-def test_two_hundred_and_more_decades_of_costs():
-    rng = np.random.default_rng(0)
-    u, a = rng.dirichlet(np.ones(5000)), 10.0 ** rng.uniform(-120, 120, 5000)
-    solution = solve_selection(u, a)
-    assert solution.gap <= 1e-13 * (1 + solution.objective)
-    extreme = solve_selection([0.25] * 4, [5e-324, 1e-310, 1e300, 1.7e308])
-    assert extreme.probabilities == pytest.approx([0.5, 0.5, 0.0, 0.0])
-
-
-def test_a_hundred_thousand_clients_with_and_without_bounds():
-    rng = np.random.default_rng(1)
-    n = 100_000
-    u = rng.uniform(0.5, 1.5, n)
-    u /= u.sum()
-    a = n * 10.0 ** rng.uniform(-2, 4, n)
-    a[::7] = 0.0
-    a[::11] = math.inf
-    plain, bounded = solve_selection(u, a), solve_selection(u, a, cap=1.0)
-    assert plain.gap < 1e-13
-    assert bounded.gap < 1e-11
-    assert np.abs(plain.probabilities - bounded.probabilities).sum() < 1e-10
-
-
 def test_unbiased_may_be_scaled_a_little_but_not_more():
     solution = solve_selection([0.5, 0.5 + 1e-10], [1.0, 1.0])
     assert abs(solution.probabilities.sum() - 1) < 1e-15
     with pytest.raises(InputError, match=r"sum of unbiased = 1\.01"):
         solve_selection([0.5, 0.51], [1.0, 1.0])
-
-
-def test_the_answer_is_read_only_and_the_input_untouched():
-    u, a = np.array([0.5, 0.5]), np.array([0.0, 4.0])
-    solution = solve_selection(u, a)
-    with pytest.raises(ValueError, match="read-only"):
-        solution.probabilities[0] = 1.0
-    u[0] = 0.75
-    assert solution.probabilities[0] == 0.5
-    assert u.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -277,40 +182,6 @@ def test_bad_input_is_named(arguments, message):
     given = {"unbiased": [0.5, 0.5], "noise_costs": [1.0, 2.0], **arguments}
     with pytest.raises(InputError, match=message):
         solve_selection(given.pop("unbiased"), given.pop("noise_costs"), **given)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(1e-6, 1.0), st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.just(math.inf))
-        ),
-        min_size=1,
-        max_size=30,
-    )
-)
-def test_no_feasible_neighbour_is_better(clients):
-    weights, a = (np.array(column) for column in zip(*clients, strict=True))
-    u = weights / weights.sum()
-    if np.isinf(a).all():
-        return
-    solution = solve_selection(u, a)
-    finite = np.isfinite(a)
-    costs = Costs(u, a)
-    target = np.where(finite, u, 0.0)
-    for other in (target / target.sum(), finite / finite.sum()):
-        for step in (1e-6, 1e-2, 1.0):
-            moved = (1 - step) * solution.probabilities + step * other
-            assert objective_of(moved, costs) >= solution.lower_bound
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_order_of_clients_does_not_matter(seed):
-    rng = np.random.default_rng(seed)
-    u, a = rng.dirichlet(np.ones(3000)), 10.0 ** rng.uniform(-4, 8, 3000)
-    order = rng.permutation(3000)
-    one, other = solve_selection(u, a), solve_selection(u[order], a[order])
-    assert np.abs(one.probabilities[order] - other.probabilities).sum() < 1e-13
 
 
 def _objective(thresholds):
@@ -363,7 +234,7 @@ def _candidate(u, a, g0, i, j):
     return [x / a[k] if k < i else (y / a[k] if k >= j else u[k]) for k in range(n)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_equals_the_best_over_all_active_sets(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
@@ -405,45 +276,3 @@ def test_counting_into_classes_finds_what_sorting_finds():
         assert _objective(counted) == pytest.approx(_objective(by_sorting), rel=1e-13)
         assert counted[1] == pytest.approx(by_sorting[1], rel=1e-13)
         assert counted[0] == pytest.approx(by_sorting[0], rel=1e-10, abs=1e-300)
-
-
-def test_sorting_takes_over_where_a_threshold_leaves_its_bracket():
-    rng = np.random.default_rng(0)
-    u, a = rng.dirichlet(np.ones(500)), 10.0 ** rng.uniform(0, 5, 500)
-    right = find_thresholds(u, a, Decided())
-    level = np.sort(a * u)
-    wrong = (float(level[0]), float(level[3])), (float(level[-4]), float(level[-1]) * 2)
-    assert solver._between(u, a, Decided(), *wrong) is None
-    around = [(threshold / 2, threshold * 2) for threshold in right]
-    again = solver._between(u, a, Decided(), *around)
-    assert _objective(again) == pytest.approx(_objective(right), rel=1e-14)
-
-
-def test_settling_repairs_a_wrong_guess():
-    rng = np.random.default_rng(1)
-    u, a = rng.dirichlet(np.ones(300)), 10.0 ** rng.uniform(0, 5, 300)
-    costs = SortedCosts.of(u, a, Decided())
-    right, (low, high) = costs.thresholds(), costs.sets()
-    for guess in ((low + 5, high - 5), (1, 299), (150, 150)):
-        assert costs.settled(*guess) == right
-
-
-def test_marginal_costs_far_apart_share_the_first_class():
-    """Two thirds of the doubles lie below the classes; the answer must not notice."""
-    rng = np.random.default_rng(2)
-    n = 4096
-    u = np.full(n, 1.0 / n)
-    a = np.where(rng.random(n) < 0.6, 10.0 ** rng.uniform(-270, -150, n), 1e6 * rng.random(n))
-    found = find_thresholds(u, a, Decided())
-    by_sorting = SortedCosts.of(u, a, Decided()).thresholds()
-    assert _objective(found) == pytest.approx(_objective(by_sorting), rel=1e-13)
-
-
-def test_moved_mass_and_prices_belong_together():
-    rng = np.random.default_rng(5)
-    u, a = rng.dirichlet(np.ones(50)), 10.0 ** rng.uniform(0, 4, 50)
-    costs = SortedCosts.of(u, a, Decided())
-    for moved in (1e-6, 0.01, 0.2):
-        lower, upper = costs.prices_at(moved)
-        assert np.maximum(lower / a - u, 0).sum() == pytest.approx(moved, rel=1e-12)
-        assert np.maximum(u - upper / a, 0).sum() == pytest.approx(moved, rel=1e-12)

@@ -22,6 +22,10 @@ from dpcohort.tuning import selection_mu, tune_charged
 SMALL = {"trials": 1.5, "most_rounds": 2, "device": "cpu"}
 
 
+#: The digits as if they were not public.
+PRIVATE = ["data.public=false"]
+
+
 @pytest.fixture
 def config():
     return loads_config(commented_config("digits"))
@@ -114,9 +118,9 @@ def test_what_is_left_is_planned_with_and_a_simulation_cannot_become_private(con
     np.testing.assert_allclose(left.epsilon, 0.75 * promised_population(config).epsilon)
     np.testing.assert_allclose(left.delta, 0.75e-5)
     with pytest.raises(InputError, match="nothing that rests on it can be private"):
-        configured_job(paid, device="cpu", private_entropy=True)
+        configured_job(paid.with_overrides(PRIVATE), device="cpu")
     real = config.with_overrides([*tuned(config, 0.25, private=True), "training.rounds=2"])
-    assert configured_job(real, device="cpu", private_entropy=True).private
+    assert configured_job(real.with_overrides(PRIVATE), device="cpu").private
 
 
 @pytest.mark.parametrize(
@@ -155,9 +159,9 @@ def test_tuning_of_a_tuned_config_pays_from_what_is_left_and_names_the_first(
 
     monkeypatch.setattr(charged, "train_job", diverges)
     charges = []
-    paid = config.with_overrides(tuned(config, 0.5, private=True))
+    paid = config.with_overrides([*tuned(config, 0.5, private=True), *PRIVATE])
     (first,) = configured_charges(paid)
-    given = {"share": 0.5, "private_entropy": True, **SMALL}
+    given = {"share": 0.5, **SMALL}
     found = tune_charged(paid, before_spending=charges.append, **given)
     assert charges == [found.charge]
     assert found.charge.after == (first.id,)

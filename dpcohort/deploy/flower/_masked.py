@@ -42,10 +42,10 @@ from dpcohort.deploy.guard._protocol import (
     Shares,
 )
 from dpcohort.deploy.ledger._terms import AcceptedGroup
-from dpcohort.deploy.secure_aggregation import Card, MaskedRound, MaskedSum
+from dpcohort.deploy.secure_aggregation import MaskedRound, MaskedSum
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line
-from dpcohort.signatures import DrawSignature
+from dpcohort.signatures import Card, DrawSignature
 
 Wanted = TypeVar("Wanted", bound=Message)
 
@@ -93,7 +93,7 @@ def checked_card(client: str, said: object, pool: AcceptedGroup, *, run: str, pl
     card = Card(**MemberCard(**said).to_dict())
     if card.member != client:
         raise InputError("member", given=card.member, allowed=client)
-    card.check(pool, run=run, plan=plan)
+    card.check(pool.members, run=run, plan=plan)
     return card
 
 

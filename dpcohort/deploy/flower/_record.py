@@ -121,7 +121,6 @@ class FederatedJob(TrainingJob):
             after=None if after is None else Path(after),
             carried=carried,
             source=ConfigSource(tuning=federation.tuning or None),
-            private=True,  # guards draw batches and noise from their operating system's entropy
             weights=described_weights(
                 model,
                 path=terms.weights or None,

@@ -50,14 +50,14 @@ from dpcohort.deploy.flower._record import (
 )
 from dpcohort.deploy.guard._protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger._terms import AcceptedGroup
-from dpcohort.deploy.secure_aggregation import Card, MaskedRound
+from dpcohort.deploy.secure_aggregation import MaskedRound
 from dpcohort.engine import CohortUpdates, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Callback, Run
 from dpcohort.runs._folder import SIGNATURES
 from dpcohort.runs._recorder import Recorder, closing
 from dpcohort.runs._training import run_rounds
-from dpcohort.signatures import DrawSignature
+from dpcohort.signatures import Card, DrawSignature
 
 
 def federate(

@@ -51,11 +51,12 @@ from dpcohort.deploy.guard._protocol import (
 from dpcohort.deploy.guard._terms import GuardTerms
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
-from dpcohort.deploy.secure_aggregation import Card, Identity, MaskedRound, Member
+from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member
 from dpcohort.deploy.secure_aggregation._protocol import sealed_bytes
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import LARGEST_NOISE, SMALLEST_NOISE, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
+from dpcohort.signatures import Card
 
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6

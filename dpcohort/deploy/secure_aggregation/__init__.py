@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dpcohort.deploy.secure_aggregation._protocol import (
-    Card,
     Identity,
     MaskedRound,
     MaskedSum,
@@ -17,7 +16,6 @@ from dpcohort.deploy.secure_aggregation._protocol import (
 )
 
 __all__ = [
-    "Card",
     "Identity",
     "MaskedRound",
     "MaskedSum",

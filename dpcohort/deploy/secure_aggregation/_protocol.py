@@ -6,9 +6,9 @@ one set of at least K - d members, once a round, and nothing else (proof:
 docs/concepts/secure-aggregation.md). In the manner of Bonawitz et al. (2017), but:
 
 - **Identities are pinned** by each owner's terms, as is who is in the cohort of which round.
-- **Keys once a run.** A member signs one X25519 key for a run (its :class:`Card`). The seed of two
-  members' mask comes from their agreement by HKDF, for one round: what becomes known of a member
-  that vanished are seeds of that round, never a key.
+- **Keys once a run.** A member signs one X25519 key for a run (its card). The seed of two members'
+  mask comes from their agreement by HKDF, for one round: what becomes known of a member that
+  vanished are seeds of that round, never a key.
 - **Two exchanges** in a round in which nobody vanishes: masked vectors (:meth:`Member.mask`), then
   shares of the members' own masks (:meth:`Member.reveal`), given for the signatures of all.
   If some vanish, the others first sign who is left (:meth:`Member.agree`).
@@ -25,7 +25,6 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -47,10 +46,8 @@ from dpcohort.deploy.secure_aggregation._masks import (
     split,
 )
 from dpcohort.errors import InputError
-from dpcohort.signatures import is_signed
+from dpcohort.signatures import MASKED_SUMS, Card, is_signed
 
-#: Version of what is signed and derived.
-_VERSION = "dpcohort distributed 1"
 _NONCE, _TAG = 12, 16
 #: Hexadecimal digits of the hash of a masked vector, which stand before the signature of it.
 _DIGEST = 64
@@ -114,32 +111,6 @@ class Identity:
         return X25519PrivateKey.from_private_bytes(_derived(self._secret, "run", ledger, run, plan))
 
 
-class Card(NamedTuple):
-    """A member's key for a run, signed by its identity.
-
-    Attributes:
-        member: its name.
-        key: X25519 public key, hexadecimal.
-        signature: Ed25519, hexadecimal, of run, plan, name and key.
-    """
-
-    member: str
-    key: str
-    signature: str
-
-    def check(self, pool: AcceptedGroup, *, run: str, plan: str) -> None:
-        """See that the member of the terms has signed it, for this run and plan.
-
-        Raises:
-            InputError: it has not.
-        """
-        public, said = pool.members.get(self.member, ""), ("card", run, plan, self.member, self.key)
-        if not _is_signed(public, self.signature, *said):
-            raise InputError.because(
-                f"the key of {self.member} is not signed by the {self.member} of the terms."
-            )
-
-
 class MaskedRound:
     """One round as its members see it: who is in it, with which keys, on which lattice.
 
@@ -192,7 +163,7 @@ class MaskedRound:
                 f"this is not the cohort that was accepted for round {round}, or there is none."
             )
         for card in cards:
-            card.check(pool, run=run, plan=plan)
+            card.check(pool.members, run=run, plan=plan)
         self.pool, self.run, self.plan, self.round = pool, run, plan, round
         self.coordinates = coordinates
         #: Names of the members in their order, which gives each its place.
@@ -657,7 +628,7 @@ class MaskedSum:
 
 
 def _said(*said: object) -> bytes:
-    return canonical_json([_VERSION, *said]).encode()
+    return canonical_json([MASKED_SUMS, *said]).encode()
 
 
 def _is_signed(public: str, signature: str, *said: object) -> bool:

@@ -17,28 +17,12 @@ def test_strong_convexity_adds_theorem_1(terminal, config):
     assert found["corollary_1"]["total"] <= found["theorem_1"]["total"]
 
 
-def test_json_terms_add_up(terminal, config):
-    theorem = terminal.json("bound", config)["theorem_2"]
-    assert theorem["total"] == pytest.approx(theorem["non_vanishing"] + theorem["vanishing"])
-
-
 @pytest.mark.parametrize(
     ("option", "value"), [("--gradient-bound", 0), ("--initial-gap", -1), ("--clipping-gap", -1)]
 )
 def test_bad_constants(terminal, config, option, value):
     terminal("bound", config, option, value, code=2)
     assert option.strip("-").replace("-", "_") in terminal.errors
-
-
-@pytest.mark.parametrize("option", ["--clipping-gap", "--gradient-bound", "--dissimilarity"])
-def test_constants_beyond_arithmetic(terminal, config, option):
-    terminal("bound", config, option, "1e300", code=2)
-    assert "constants" in terminal.errors
-
-
-def test_as_printed_with_strong_convexity(terminal, config):
-    arguments = ("bound", config, "--strong-convexity", 0.1, "--initial-gap", 0.5)
-    assert "Theorem 1" in terminal(*arguments, "--as-printed")
 
 
 def test_a_finished_plan_is_not_a_config(terminal, config, tmp_path):

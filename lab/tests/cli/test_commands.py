@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 import typer.main
 
 from dpcohort.cli import app, main, other_commands
@@ -50,12 +49,6 @@ def test_the_list_loads_no_command():
     assert not loaded & {"torch", "numpy", "scipy", "pydantic", "dpcohort_lab.cli"}
 
 
-def test_a_shell_completes_them():
-    group = typer.main.get_command(app())
-    context = group.make_context("dpcohort", [], resilient_parsing=True)
-    assert "reproduce" in [item.value for item in group.shell_complete(context, "re")]
-
-
 def test_an_interrupt_is_told_with_what_to_do_next(monkeypatch, capsys):
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt
@@ -63,9 +56,3 @@ def test_an_interrupt_is_told_with_what_to_do_next(monkeypatch, capsys):
     monkeypatch.setattr("dpcohort_lab.cli.reproduce.load_recipe", interrupt)
     assert main(["reproduce", "mnist"]) == 130
     assert "the same command goes on where it was" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["compare-rules"], ["search"]])
-def test_a_command_without_what_it_is_about_is_code_2(terminal, words):
-    terminal(*words, code=2)
-    assert "Missing argument" in terminal.errors

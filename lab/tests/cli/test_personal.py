@@ -53,33 +53,11 @@ def test_it_is_what_the_training_in_memory_gives(terminal, config, tmp_path):
 
 def test_a_private_run_tells_nothing_of_personal_models(terminal, config, tmp_path):
     out = tmp_path / "run"
-    terminal("train", config, "--out", out, "--private-entropy", *SHORT)
+    terminal("train", config, "--out", out, "--set", "data.public=false", *SHORT)
     before = _held(out)
     assert terminal("personal", out, code=2) == ""
     assert "neither it nor how good it is may leave the client" in " ".join(terminal.errors.split())
     assert _held(out) == before
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("--pull", "-0.1", "pull = -0.1"),
-        ("--pull", "strong", "pull = 'strong'"),
-        ("--steps", "0", "steps = 0"),
-        ("--method", "mr-mtl", "method = 'mr-mtl'"),
-    ],
-)
-def test_bad_settings_are_named(terminal, config, tmp_path, option, value, words):
-    out = tmp_path / "run"
-    terminal("train", config, "--out", out, *SHORT)
-    terminal("personal", out, option, value, code=2)
-    assert words in " ".join(terminal.errors.split())
-    assert not (out / "personal.json").exists()
-
-
-def test_a_run_that_is_not_there_is_code_3(terminal, tmp_path):
-    terminal("personal", tmp_path / "none", code=3)
-    assert "there is no run at" in terminal.errors
 
 
 def test_a_run_without_a_config_says_what_to_do(terminal, tmp_path):

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from dpcohort_lab.recipes import recipe_names
 
 
@@ -35,13 +33,6 @@ def test_the_smallest_form_ends_in_table_figure_and_file(terminal, tmp_path):
     again = terminal.json("reproduce", "fashion-mnist", "--smallest", "--out", out)
     assert [path.stat().st_mtime_ns for path in cells] == before
     assert again["cells"] == found["cells"]
-
-
-@pytest.mark.parametrize("name", ["ablation", "public-clients"])
-def test_other_recipes_run_in_their_smallest_form(terminal, tmp_path, name):
-    found = terminal.json("reproduce", name, "--smallest", "--out", tmp_path, "--device", "cpu")
-    assert found["promises_hold"] is True
-    assert found["cells"]
 
 
 def test_the_selection_figure_needs_no_training(terminal, tmp_path):

@@ -38,32 +38,6 @@ def test_one_table_of_schemes_on_the_same_data(terminal, digits_config):
     assert "must not be compared as equals" in words
 
 
-def test_json_holds_every_receipt_and_nothing_else(terminal, digits_config):
-    found = terminal.json("schemes", digits_config, "--schemes", "model-clipping", *SHORT)
-    (outcome,) = found["schemes"][0]
-    assert outcome["scheme"]["unit"] == "client"
-    assert outcome["rounds"] == 3
-    assert len(outcome["receipts"]) == 5
-    assert all(receipt["holds"] for receipt in outcome["receipts"])
-    assert outcome["stamp"].startswith("NOT PRIVATE")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--schemes", "udq"], "Did you mean 'udp'"),
-        (["--schemes", ","], "names with commas"),
-        (["--mode", "formal"], "formula"),
-        (["--schemes", "ldp", "--mode", "formula"], "'honest' for ldp"),
-        (["--set", "training.rounds=3"], "give a config"),
-    ],
-    ids=["unknown", "empty", "mode", "no-formula", "set-without-config"],
-)
-def test_bad_input_is_told_before_anything_is_trained(terminal, arguments, words):
-    terminal("schemes", *arguments, code=2)
-    assert words in terminal.errors
-
-
 def test_a_config_without_data_and_an_unknown_client_are_told(terminal, config, digits_config):
     terminal("schemes", config, code=2)
     assert "[data]" in terminal.errors

@@ -63,15 +63,6 @@ def test_the_file_tells_the_options_that_decided_what_was_tried(terminal, tmp_pa
     assert found["command"] == "dpcohort search small.toml --at rate=0.5 --set training.rounds=1"
 
 
-def test_a_search_at_another_value_has_a_file_of_its_own(
-    terminal, tmp_path, small_recipe, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    terminal("search", small_recipe, "--at", "rate=0.5", "--seeds", 1, "--device", "cpu")
-    assert (tmp_path / "search-small-rate-0.5.json").exists()
-    assert not (tmp_path / "search-small.json").exists()
-
-
 def test_places_that_are_not_there(terminal, small_recipe, config):
     terminal("search", small_recipe, "--at", "rate=7", code=2)
     assert "0.25, 0.5" in terminal.errors
@@ -89,11 +80,6 @@ def test_what_cannot_be_searched(terminal, tmp_path, config):
     terminal("search", config, code=2)
     terminal("search", "no-such-recipe", code=2)
     terminal("search", tmp_path / "nowhere.toml", code=2)
-
-
-def test_a_recipe_has_its_own_share_to_hold_out(terminal, small_recipe):
-    terminal("search", small_recipe, "--held-out", 0.3, code=2)
-    assert "recipe.search.held_out" in terminal.errors
 
 
 @pytest.mark.parametrize(
@@ -119,7 +105,7 @@ def test_every_task_is_searched_by_what_it_is_judged_by(
         f'sampling_rate = 1.0\n[data]\nname = "t.csv"\nlabel = {label}\nclient = "ward"\n'
         f'features = ["age"]\nbounds = {{ age = [0, 100] }}\n[task]\nkind = "{kind}"\n'
         + ("bounds = [0, 1e-4]\n" if kind == "regression" else "")
-        + "[grid]\noptimiser = { learning_rate = [1e-9, 1.0] }\n"
+        + "[run]\nsimulate = 0\n[grid]\noptimiser = { learning_rate = [1e-9, 1.0] }\n"
     )
     shown = terminal("search", "my.toml", "--seeds", 1, "--device", "cpu")
     assert "Chosen: optimiser.learning_rate=1.0" in shown

@@ -20,7 +20,6 @@ from dpcohort.models import (
     parameter_count,
     precompute_features,
     split_features,
-    without_features,
 )
 from dpcohort.models._features import _COMPUTED
 from dpcohort_lab.features import OrientedFeatures
@@ -41,17 +40,6 @@ def small(records=7, seed=0):
     )
 
 
-@pytest.mark.parametrize("name", ["none", "oriented", "scattering"])
-def test_every_name_is_built(name):
-    features = build_features(name, (1, 12, 12))
-    assert (features is None) == (name == "none")
-
-
-def test_options_reach_the_features():
-    features = build_features("scattering", (1, 24, 24), scales=3, orientations=4, cells=2)
-    assert (features.scales, features.orientations, features.cells) == (3, 4, 2)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -66,20 +54,6 @@ def test_options_reach_the_features():
 def test_bad_requests_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         build_features(name, (1, 12, 12), **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "trained"),
-    [
-        ("logistic", {"features": "oriented"}, 834 * 10),
-        ("logistic", {"features": "oriented", "cells": 4}, 273 * 10),
-        ("logistic", {"features": "scattering"}, 3970 * 10),
-        ("mlp", {"features": "oriented", "hidden": [16], "activation": "tanh"}, 834 * 16 + 170),
-    ],
-)
-def test_features_are_not_counted_among_the_trained_parameters(name, options, trained):
-    model = build_model(name, input_shape=(1, 28, 28), classes=10, seed=0, options=options)
-    assert parameter_count(model) == trained
 
 
 @pytest.mark.parametrize(
@@ -112,30 +86,9 @@ def test_precomputed_features_are_those_of_the_normalised_images(batch_size):
     assert np.array_equal(found.normalised(found.train_inputs), found.train_inputs)
 
 
-def test_one_record_changes_one_record():
-    data, features = small(), OrientedFeatures((1, 12, 12), cells=3)
-    before = precompute_features(data, features, batch_size=4).train_inputs.copy()
-    data.train_inputs[2] = 255 - data.train_inputs[2]
-    data.train_inputs[2, 0, :5] = 0
-    after = precompute_features(data, features, batch_size=4).train_inputs
-    changed = (before != after).any(1)
-    assert changed.tolist() == [False, False, True, False, False, False, False]
-
-
 def test_learnt_features_are_refused():
     with pytest.raises(InputError, match="Linear has parameters"):
         precompute_features(small(), nn.Linear(12, 4))
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 2.5])
-def test_bad_batches_are_refused(batch_size):
-    with pytest.raises(InputError, match="batch_size"):
-        precompute_features(small(), nn.Flatten(), batch_size=batch_size)
-
-
-def test_features_that_are_no_vectors_are_refused():
-    with pytest.raises(InputError, match=r"shape of the features = \(1, 1, 12, 12\)"):
-        precompute_features(small(), nn.Identity())
 
 
 def test_a_split_model_gives_the_answers_of_the_whole():
@@ -148,14 +101,6 @@ def test_a_split_model_gives_the_answers_of_the_whole():
     assert head.state_dict().keys() == whole.state_dict().keys()
 
 
-def test_a_model_without_features_is_not_split():
-    data = small()
-    model = build_model("logistic", input_shape=(1, 12, 12), classes=3, seed=0)
-    assert split_features(model, data) == (model, data)
-    bare = nn.Linear(3, 2)
-    assert without_features(bare) is bare
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_plan_for_the_dimension_that_is_trained(path):
     config = load_config(path)
@@ -163,20 +108,6 @@ def test_the_examples_plan_for_the_dimension_that_is_trained(path):
     model = build_model(name, input_shape=(1, 28, 28), classes=10, seed=0, options=options)
     assert isinstance(model[0], FixedFeatures)
     assert config.training.dimension == parameter_count(model)
-
-
-def test_seeds_share_the_computed_features_and_other_settings_do_not():
-    data = small()
-
-    def computed(cells, seed):
-        options = {"features": "oriented", "cells": cells}
-        shape = (1, 12, 12)
-        model = build_model("logistic", input_shape=shape, classes=3, seed=seed, options=options)
-        return split_features(model, data)[1]
-
-    first = computed(3, 0)
-    assert computed(3, 1) is first
-    assert computed(2, 0) is not first
 
 
 def test_computed_features_go_when_the_data_go():

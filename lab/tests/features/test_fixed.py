@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from dpcohort.engine import (
-    BatchedEngine,
-    ClientRecords,
-    ConstantStep,
-    Experiment,
-    Optimiser,
-    ReferenceEngine,
-    Streams,
-)
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, check_trainable
 from dpcohort.runs import train
 from dpcohort.training import Training
 from dpcohort_lab.features import OrientedFeatures, ScatteringFeatures
@@ -28,7 +17,6 @@ from dpcohort_lab.features.fixed import (
     folded,
     folding_weights,
     morlet_bank,
-    unit_blocks,
 )
 
 KINDS = [OrientedFeatures, ScatteringFeatures]
@@ -49,26 +37,11 @@ def test_every_image_has_a_vector_of_the_stated_width_and_of_norm_1(kind, shape)
 
 
 @BOTH
-def test_nothing_is_trained_or_stored(kind):
-    features = kind((1, 12, 12), cells=3)
-    assert list(features.parameters()) == []
-    assert features.state_dict() == {}
-    assert not any(buffer.requires_grad for buffer in features.buffers())
-
-
-@BOTH
 def test_an_image_is_treated_alone(kind):
     features, some = kind((1, 16, 16), cells=4).double(), images(5, 1, 16, 16).double()
     together = features(some)
     alone = torch.cat([features(image[None]) for image in some])
     assert torch.allclose(together, alone, rtol=0, atol=1e-12)
-
-
-@BOTH
-@pytest.mark.parametrize("value", [0.0, -0.4242, 2.8215])
-def test_an_image_without_contrast_is_near_zero_and_finite(kind, value):
-    found = kind((1, 28, 28))(torch.full((1, 1, 28, 28), value))
-    assert float(found.norm()) < 0.05
 
 
 @BOTH
@@ -103,67 +76,11 @@ def plan_for(sizes, dimension):
     return make_plan(clients, settings, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("logistic", {}),
-        ("logistic", {"bias": False}),
-        ("mlp", {"hidden": [5], "activation": "tanh"}),
-    ],
-    ids=["logistic", "logistic-without-bias", "mlp"],
-)
-@pytest.mark.parametrize("features", ["oriented", "scattering"])
-def test_both_engines_clip_alike_and_take_the_fast_path(name, more, features):
-    options = {"features": features, "cells": 2, "orientations": 4, **more}
-    model = build_model(name, input_shape=(1, 12, 12), classes=3, seed=1, options=options).double()
-    check_trainable(model, input_shape=(1, 12, 12), classes=3, input_dtype=torch.float64)
-    sizes = [20, 18, 22]
-    dimension = sum(p.numel() for p in model.parameters())
-    plan, labels = plan_for(sizes, dimension), np.arange(60) % 3
-    records = ClientRecords(
-        images(60, 1, 12, 12).double(),
-        labels,
-        indices=np.arange(60),
-        offsets=np.cumsum([0, *sizes]),
-        dtype=torch.float64,
-    )
-    ends = []
-    for engine in (ReferenceEngine, BatchedEngine):
-        trained = engine(
-            model,
-            [
-                Experiment(
-                    plan=plan,
-                    records=records,
-                    streams=Streams.seeded(3),
-                    optimiser=Optimiser(local_step=ConstantStep(0.5)),
-                )
-            ],
-        )
-        state = trained.initial_states()[0]
-        start = state.parameters.clone()
-        for _ in trained.rounds([state]):
-            pass
-        ends.append(state.parameters)
-    assert trained.path.kind == "stacked", trained.path.reason
-    assert start.numel() == dimension
-    moved = (ends[0] - start).norm()
-    assert float((ends[1] - ends[0]).norm() / moved) < 1e-9
-
-
 def test_a_plan_for_the_wrong_dimension_is_refused_with_the_number_that_is_trained():
     plan = plan_for([400, 500, 500], 4242)
     options = {"features": "oriented", "cells": 2}
     with pytest.raises(InputError, match="4,242 parameters but logistic trains 690"):
         train(plan, "logistic", "digits", device="cpu", model_options=options)
-
-
-@pytest.mark.parametrize("step", [1, 2, 4])
-@pytest.mark.parametrize("deviation", [None, 1.6])
-def test_averages_of_a_constant_are_the_constant(step, deviation):
-    weights = cell_averages(28, 7, margin=4, padded=36, step=step, deviation=deviation)
-    assert weights.shape == (7, 36 // step)
-    assert torch.allclose(weights.sum(1), torch.ones(7))
 
 
 def test_even_averages_are_average_pooling():
@@ -173,13 +90,6 @@ def test_even_averages_are_average_pooling():
     assert torch.allclose(weights @ padded, line.view(7, 4).mean(1), atol=1e-6)
 
 
-def test_a_gaussian_average_is_a_gaussian_around_the_middle_of_the_cell():
-    weights = cell_averages(8, 2, margin=2, padded=12, step=1, deviation=1.5)
-    pixels = torch.arange(12.0)
-    assert torch.allclose(weights @ pixels, torch.tensor([3.5, 7.5]), atol=0.2)
-    assert float(weights[0, 3]) == pytest.approx(float(weights[0, 4]))
-
-
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_folding_is_taking_every_nth_pixel(step):
     image = images(2, 8, 12)
@@ -187,14 +97,6 @@ def test_folding_is_taking_every_nth_pixel(step):
     assert torch.allclose(found, image[:, ::step, ::step], atol=1e-6)
     whole = band_moduli(torch.fft.fft2(image), folding_weights(torch.ones(8, 12), 1))
     assert torch.allclose(whole, image, atol=1e-6)
-
-
-def test_blocks_have_equal_norms_and_no_mean():
-    found = unit_blocks([images(3, 2, 5), 100 * images(3, 4), images(3, 6)])
-    for start, end in ((0, 10), (10, 14), (14, 20)):
-        part = found[:, start:end]
-        assert torch.allclose(part.norm(dim=1), torch.full((3,), 3**-0.5), atol=1e-6)
-        assert float(part.mean(1).abs().max()) < 1e-6
 
 
 def gain(bank):
@@ -211,35 +113,6 @@ def test_the_bank_never_adds_energy_and_no_mean_passes(scales, orientations):
     assert float(bank[:, :, 0, 0].abs().max()) < 1e-7
 
 
-def test_the_bank_hears_every_direction_between_its_scales():
-    """Frequencies of half a turn a pixel down to an eighth: none is passed over."""
-    heard = gain(morlet_bank(64, 64, scales=3, orientations=8))
-    frequency = torch.fft.fftfreq(64) * 2 * math.pi
-    radius = (frequency[:, None] ** 2 + frequency**2).sqrt()
-    between = heard[(radius > 0.25 * math.pi) & (radius < 0.85 * math.pi)]
-    assert float(between.min()) > 0.25
-
-
-def test_energy_of_a_convolved_image_is_what_the_gain_says():
-    image = torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bank = morlet_bank(40, 40, scales=2, orientations=8).double()
-    energy = torch.fft.ifft2(torch.fft.fft2(image) * bank).abs().square().sum()
-    assert float(energy) < float(image.square().sum())
-    expected = (torch.fft.fft2(image).abs().square() * gain(bank)).mean()
-    assert float(energy) == pytest.approx(float(expected), rel=1e-9)
-
-
-@pytest.mark.parametrize("scale", [0, 1, 2])
-def test_a_wave_is_heard_best_by_the_filter_of_its_scale_and_direction(scale):
-    bank = morlet_bank(64, 64, scales=3, orientations=4)
-    columns = torch.arange(64) * (0.75 * math.pi / 2**scale)
-    wave = torch.cos(columns).expand(64, 64)  # changes along the columns: angle 0
-    answers = torch.fft.ifft2(torch.fft.fft2(wave) * bank).abs().mean((2, 3))
-    assert divmod(int(answers.argmax()), 4) == (scale, 0)
-    turned = torch.fft.ifft2(torch.fft.fft2(wave.T) * bank).abs().mean((2, 3))
-    assert divmod(int(turned.argmax()), 4) == (scale, 2)
-
-
 def test_a_wavelet_is_the_printed_formula():
     """Against the plane wave under a Gaussian, written down pixel by pixel."""
     size, sigma, frequency, slant = 64, 0.8 * 4, 0.75 * math.pi / 4, 0.5
@@ -251,14 +124,6 @@ def test_a_wavelet_is_the_printed_formula():
     assert float(morlet.imag.abs().max()) < 1e-6 * float(morlet.abs().max())
     scaled = morlet.real * (found.max() / morlet.real.max())
     assert torch.allclose(found, scaled, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("field", ["scales", "orientations"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
-def test_bad_settings_are_refused(field, value):
-    settings = {"scales": 2, "orientations": 8, field: value}
-    with pytest.raises(InputError, match=f"{field} = "):
-        ScatteringFeatures((1, 16, 16), **settings)
 
 
 def centred_images(count, size=32, inside=12, seed=0):
@@ -273,16 +138,6 @@ def flat(blocks):
     return torch.cat([block.flatten(1) for block in blocks], 1)
 
 
-@pytest.mark.parametrize(("scales", "per_cell"), [(1, 9), (2, 81), (3, 217)])
-def test_the_number_of_coefficients(scales, per_cell):
-    features = ScatteringFeatures((1, 32, 32), scales=scales)
-    assert features.cells == 32 // 2**scales
-    assert features.width == per_cell * features.cells**2
-    blocks = features.coefficients(torch.zeros(2, 1, 32, 32))
-    assert len(blocks) == 1 + scales + scales * (scales - 1) // 2
-    assert flat(blocks).shape == (2, features.width)
-
-
 @pytest.mark.parametrize("scales", [2, 3])
 def test_no_two_images_are_further_apart_than_their_pixels(scales):
     """The transform is nonexpansive (Bruna and Mallat, section 2.5), here on the coarse grid."""
@@ -291,34 +146,6 @@ def test_no_two_images_are_further_apart_than_their_pixels(scales):
     apart = (flat(features.coefficients(some)) - flat(features.coefficients(others))).norm(dim=1)
     assert (apart * 2**scales <= 1.05 * (some - others).flatten(1).norm(dim=1)).all()
     assert (apart > 0).all()
-
-
-def test_second_order_carries_energy_that_first_order_has_lost():
-    features = ScatteringFeatures((1, 32, 32), scales=3).double()
-    energy = [float(b.square().sum()) for b in features.coefficients(centred_images(6))]
-    assert all(value > 0 for value in energy)
-    assert sum(energy[4:]) < sum(energy[1:4])
-
-
-@pytest.mark.parametrize("scales", [2, 3])
-def test_a_shift_of_a_pixel_changes_less_than_it_changes_the_pixels(scales):
-    features = ScatteringFeatures((1, 32, 32), scales=scales).double()
-    images = centred_images(4)
-    shifted = images.roll(1, 3)
-    before, after = (flat(features.coefficients(x)) for x in (images, shifted))
-    relative = (after - before).norm(dim=1) / before.norm(dim=1)
-    in_pixels = (shifted - images).flatten(1).norm(dim=1) / images.flatten(1).norm(dim=1)
-    assert (relative < in_pixels / 4).all()
-
-
-def test_a_shift_of_a_cell_moves_the_coefficients_by_a_cell():
-    features = ScatteringFeatures((1, 32, 32), scales=2).double()
-    images = centred_images(3, inside=8)
-    before, after = (features.coefficients(x) for x in (images, images.roll(4, 3)))
-    for one, other in zip(before, after, strict=True):
-        moved = one.roll(1, -1)
-        # Far from the border, where nothing comes in from outside.
-        assert torch.allclose(moved[..., 2:-2], other[..., 2:-2], atol=2e-3 * float(one.max()))
 
 
 def test_coefficients_are_the_printed_ones():

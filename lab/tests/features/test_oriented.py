@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from dpcohort.models import precompute_features
 from dpcohort_lab.features import oriented
 from dpcohort_lab.features.fixed import folded, morlet_bank, unit_blocks
 from dpcohort_lab.features.oriented import OrientedFeatures, upright, whitening
-from dpcohort_lab.features.synthetic import synthetic_images
 
 
 def blocks_of(features, image):
@@ -22,32 +19,6 @@ def blocks_of(features, image):
     found, low = features(image[None, None])[0], features.cells**2
     shape = (features.scales, features.orientations, features.cells, features.cells)
     return found[low:].view(shape)
-
-
-@pytest.mark.parametrize("turn", [0, 2, 4, 6])
-def test_stripes_are_found_by_the_filter_of_their_direction(turn):
-    angle = math.pi * turn / 8
-    y, x = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
-    stripes = torch.cos(0.375 * math.pi * (math.cos(angle) * x + math.sin(angle) * y))
-    found = blocks_of(OrientedFeatures((1, 32, 32), scales=2, cells=4), stripes)
-    middle = found[1, :, 1:3, 1:3].mean((1, 2))
-    assert int(middle.argmax()) == turn
-
-
-def test_features_stand_where_the_edge_is():
-    image = torch.zeros(28, 28)
-    image[2:6, 20:24] = 1.0
-    found = blocks_of(OrientedFeatures((1, 28, 28), cells=7), image)
-    strongest = int(found[0].sum(0).argmax())
-    assert divmod(strongest, 7) in {(0, 5), (1, 5)}
-
-
-def test_the_first_block_is_the_image_averaged_over_cells():
-    image = torch.rand(28, 28, generator=torch.Generator().manual_seed(1))
-    found = OrientedFeatures((1, 28, 28), cells=7)(image[None, None])[0, :49]
-    pooled = torch.nn.functional.avg_pool2d(image[None, None], 4).flatten()
-    centred = pooled - pooled.mean()
-    assert torch.allclose(found, centred / centred.norm() / math.sqrt(3), atol=1e-5)
 
 
 def test_centring_by_cell_leaves_the_direction_and_not_the_amount():
@@ -107,17 +78,6 @@ def test_a_mirror_image_has_the_same_features_where_it_is_asked_for():
     assert not torch.allclose(plain(some), plain(some.flip(3)), atol=1e-2)
 
 
-def test_contrast_makes_a_faint_corner_count():
-    image = torch.zeros(28, 28)
-    image[4:8, ::2], image[20:24, ::2] = 1.0, 0.05
-    plain, evened = (
-        blocks_of(OrientedFeatures((1, 28, 28), contrast=c), image)[0] for c in (0.0, 0.1)
-    )
-    faint = [float((found[:, 5] - found.mean()).abs().max()) for found in (plain, evened)]
-    strong = [float((found[:, 1] - found.mean()).abs().max()) for found in (plain, evened)]
-    assert faint[1] / strong[1] > 2 * faint[0] / strong[0]
-
-
 def test_grey_images_have_no_colour_and_colour_images_need_three_channels():
     features = OrientedFeatures((3, 16, 16), cells=2, colours="opponent")
     grey = pictures(2, 1, 16, 16).expand(2, 3, 16, 16)
@@ -126,19 +86,6 @@ def test_grey_images_have_no_colour_and_colour_images_need_three_channels():
     assert float(found[:, 0].abs().max()) > 0.05
     with pytest.raises(InputError, match="colours = 'an image of 1 channels'"):
         OrientedFeatures((1, 16, 16), cells=2, colours="opponent")
-
-
-@pytest.mark.usefixtures("few_images")
-def test_whitening_makes_the_features_of_such_images_alike_in_all_directions():
-    settings = {"cells": 2, "orientations": 2, "scales": 1}
-    images = synthetic_images("leaves", 500, (1, 12, 12), seed=9)
-    spread = []
-    for more in ({}, {"whitening": "leaves", "whitening_floor": 0.01}):
-        features = OrientedFeatures((1, 12, 12), **settings, **more)
-        values = torch.linalg.eigvalsh(torch.cov(features(images).T))
-        # Two blocks are centred: two directions are empty in any case.
-        spread.append(float(values[-1] / values[2]))
-    assert spread[1] < spread[0] / 2
 
 
 @pytest.mark.usefixtures("few_images")
@@ -249,31 +196,14 @@ def test_the_slant_is_gone(lean):
     assert abs(slant(upright(stroke(lean)))) < 0.05
 
 
-def test_the_drawing_is_in_the_middle():
-    columns = upright(stroke(0.0, at=6.0))[0, 0].sum(0)
-    assert abs(float((columns * torch.arange(29.0)).sum() / columns.sum()) - 14.0) < 0.2
-
-
 def test_brightness_of_the_ground_and_contrast_change_nothing_but_themselves():
     image = stroke(0.4)
     assert torch.allclose(upright(3 * image - 0.4), 3 * upright(image) - 0.4, atol=1e-5)
 
 
-def test_each_image_is_treated_alone():
-    some = torch.cat([stroke(0.4), stroke(-0.2, at=3.0)])
-    assert torch.allclose(upright(some)[1:], upright(some[1:]), atol=1e-6)
-
-
 def test_an_image_without_contrast_stays_as_it_is():
     flat = torch.full((1, 1, 28, 28), 0.7)
     assert torch.allclose(upright(flat), flat)
-
-
-def test_channels_move_together():
-    image = stroke(0.5).expand(1, 3, 29, 29)
-    moved = upright(image)
-    assert torch.allclose(moved[:, 0], moved[:, 2])
-    assert abs(slant(moved[:, :1])) < 0.05
 
 
 def mixed(count=4000, seed=0):
@@ -283,14 +213,6 @@ def mixed(count=4000, seed=0):
     ) + torch.tensor([1.0, -2.0, 4.0])
 
 
-def test_without_a_floor_the_features_are_white():
-    images = mixed()
-    mean, root = whitening(lambda x: x, images, floor=1e-9)
-    white = (images - mean) @ root
-    assert torch.allclose(white.mean(0), torch.zeros(3), atol=1e-3)
-    assert torch.allclose(white.T @ white / len(white), torch.eye(3), atol=1e-3)
-
-
 def test_the_root_is_that_of_the_inverse_with_the_floor():
     images = mixed()
     mean, root = whitening(lambda x: x, images, floor=0.5)
@@ -298,20 +220,3 @@ def test_the_root_is_that_of_the_inverse_with_the_floor():
     covariance = centred.T @ centred / len(centred)
     wanted = torch.linalg.inv(covariance + 0.5 * covariance.diagonal().mean() * torch.eye(3))
     assert torch.allclose((root @ root.T).double(), wanted, rtol=1e-3, atol=1e-5)
-
-
-def test_much_floor_only_scales():
-    _, root = whitening(lambda x: x, mixed(), floor=1e6)
-    assert torch.allclose(root / root[0, 0], torch.eye(3), atol=1e-3)
-
-
-def test_the_features_are_computed_in_parts_with_the_same_result():
-    images, seen = mixed(600), []
-
-    def features(part):
-        seen.append(len(part))
-        return part
-
-    mean, _ = whitening(features, images, floor=1.0)
-    assert max(seen) < 600
-    assert torch.allclose(mean, images.mean(0), atol=1e-5)

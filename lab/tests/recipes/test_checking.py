@@ -8,7 +8,6 @@ import re
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort_lab.recipes import load_recipe
 
 CLAIM = "[[recipe.claims]]\ntext = 'x'\n"
 WHERE = "[[recipe.where]]\nset = []\n"
@@ -110,13 +109,6 @@ def test_what_a_search_would_try_is_checked_when_the_recipe_is_read(
     )
 
 
-def test_the_line_is_that_of_the_key_at_fault(refused, grid_line):
-    grid = '"training.rounds" = [5, 6]\n"training.clip" = [1.0, 0.0]\n"selection.eta" = [1.0]\n'
-    error = refused(SEARCH, f"[recipe.search.grid]\n{grid}")
-    assert error.line == grid_line + 1
-    assert "recipe.search.grid.training.clip = 0.0 cannot be tried" in str(error)
-
-
 @pytest.mark.parametrize(
     ("candidate", "words"),
     [
@@ -135,40 +127,3 @@ def test_candidates_of_a_search_are_checked_too(refused, grid_line, candidate, w
     assert "recipe.search.candidates hold " in str(error)
     assert candidate.split('"')[1] in str(error)
     assert words in str(error)
-
-
-def test_settings_that_only_go_together_are_no_mistake(recipe_path, recipe_text):
-    """What is checked is in the grid: no value is tried without those it stands beside."""
-    grid = '"selection.rule" = ["threshold"]\n"selection.threshold" = [1.0, 2.0]\n'
-    recipe_path.write_text(recipe_text.replace(SEARCH, f"[recipe.search.grid]\n{grid}"))
-    search = load_recipe(recipe_path).header.search
-    assert search.grid["selection.threshold"] == [1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [("seeds = 0", "recipe.search.seeds = 0"), ("held_out = 1.0", "recipe.search.held_out = 1.0")],
-)
-def test_numbers_of_a_search(refused, grid_line, given, words):
-    error = refused("s = 100 }\nseeds = 1", f"s = 100 }}\n{given}")
-    assert words in str(error)
-    assert error.line == grid_line - 3
-
-
-def test_panels_of_probabilities_need_an_eta_that_can_be(refused):
-    eta = f"[recipe.selection]\neta = [-1.0]\n{PLACE}"
-    error = refused('figure = "bars"', 'figure = "selection"', (PLACE, eta))
-    assert "recipe.selection.eta = -1.0" in str(error)
-
-
-def test_steps_of_a_recipe_that_trains_nothing_are_checked_too(refused):
-    eta = f"[recipe.selection]\neta = [1.0]\n{PLACE}"
-    step = ('name = "privacy-aware"', 'name = "privacy-aware"\nafter = "none"')
-    error = refused('figure = "bars"', 'figure = "selection"', (PLACE, eta), step)
-    assert "after = 'none' is no mechanism" in str(error)
-
-
-def test_a_recipe_that_trains_needs_a_mechanism(refused):
-    rows = '[[recipe.mechanisms]]\nname = "privacy-aware"\n'
-    first = '[[recipe.mechanisms]]\nname = "unbiased"\nset = ["selection.rule=unbiased"]\n'
-    assert "recipe.mechanisms is missing" in str(refused(rows, "", (first, "")))

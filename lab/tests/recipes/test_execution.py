@@ -4,12 +4,12 @@ from __future__ import annotations
 import pytest
 
 from dpcohort import runs
-from dpcohort.errors import DivergedError, InputError
+from dpcohort.errors import InputError
 from dpcohort.metrics import METRICS
 from dpcohort.runs import configured_job
 from dpcohort.runs._training import train_job
 from dpcohort_lab.recipes import execution, load_recipe
-from dpcohort_lab.recipes.execution import measure, prepare, stacks, train_works
+from dpcohort_lab.recipes.execution import measure, prepare, stacks
 
 
 def every(known):
@@ -29,19 +29,6 @@ def test_every_cell_and_seed_is_measured_and_certified(recipe):
     cell = recipe.cells[2]  # what it has is what the same run alone has
     run = train_job(configured_job(cell.seeded(1), device="cpu"))
     assert known[cell.slug][1].accuracy == pytest.approx(100 * run.test_accuracy, abs=1e-4)
-
-
-def test_features_that_take_their_time_are_told_before_the_first_round(recipe):
-    changes = ['model.options={ features = "oriented", cells = 4 }', "training.dimension=2730"]
-    told = []
-    measure(
-        recipe.in_form("full", seeds=1, changes=changes),
-        device="cpu",
-        progress=lambda *a: told.append(a),
-    )
-    assert told[0][1] == 0
-    assert told[0][0].startswith("features of all records, then unbiased")
-    assert not any("features" in what for what, done, _ in told if done % 3)
 
 
 def test_a_stopped_command_goes_on(recipe, tmp_path, monkeypatch):
@@ -110,24 +97,6 @@ def test_raw_losses_carry_no_noise_and_honest_ones_are_charged(biased):
     # What the reports take is missing in the training steps.
     assert (honest.noise_multipliers >= raw.noise_multipliers).all()
     assert (honest.certified_epsilon <= honest.population.epsilon).all()
-
-
-def test_the_biased_baseline_combines_updates_as_its_recipe_says(biased):
-    def curves(rule):
-        form = biased.in_form("quick", changes=[f"aggregation.rule={rule}"])
-        wanted = [(cell, 0) for cell in form.cells if cell.adaptive]
-        return [found.curve for _, found in train_works(prepare(wanted, device="cpu"))]
-
-    for mean, other in zip(curves("mean"), curves("inverse-variance"), strict=True):
-        assert mean != other
-
-
-def test_a_biased_baseline_that_diverges_is_no_result(biased):
-    huge = ["optimiser.learning_rate=1e30", "optimiser.server_learning_rate=1e30"]
-    form = biased.in_form("quick", changes=huge)
-    works = [(cell, 0) for cell in form.cells if cell.adaptive]
-    with pytest.raises(DivergedError, match="not finite"):
-        list(train_works(prepare(works, device="cpu")))
 
 
 def test_a_task_without_an_accuracy_is_refused_before_it_is_trained(recipe, tmp_path, monkeypatch):

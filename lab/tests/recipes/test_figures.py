@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pytest
-
 from dpcohort_lab.recipes.figures import result_figure, save_result_figure
 
 
@@ -31,14 +29,6 @@ def test_curves_have_a_panel_for_each_value():
     assert "the paper, 40 %" in labels
 
 
-@pytest.mark.parametrize("kind", ["bars", "lines"])
-def test_one_panel(kind):
-    figure = result_figure(result(), kind=kind, across="s")
-    assert len(figure.axes) == 1
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert {"unbiased", "privacy-aware"} <= set(labels)
-
-
 def test_a_reduced_form_says_so_in_the_picture(tmp_path):
     figure = result_figure(result("quick"), kind="bars")
     assert "REDUCED" in figure.get_suptitle()
@@ -46,19 +36,3 @@ def test_a_reduced_form_says_so_in_the_picture(tmp_path):
     assert [path.name for path in paths] == ["a.quick.png", "a.quick.pdf"]
     assert paths[0].read_bytes()[:4] == b"\x89PNG"
     assert paths[1].read_bytes()[:4] == b"%PDF"
-
-
-@pytest.mark.parametrize("kind", ["bars", "lines", "curves"])
-def test_a_long_title_stays_within_the_picture(kind):
-    long = {
-        **result("smallest"),
-        "title": "A table with a name " * 7,
-        "warning": "Fewer cells and rounds. " * 6,
-    }
-    long["cells"] = [cell for cell in long["cells"] if cell["axes"]["s"]]  # one panel, narrow
-    figure = result_figure(long, kind=kind, across="s")
-    figure.draw_without_rendering()
-    title = next(text for text in figure.texts if "A table" in text.get_text())
-    place = title.get_window_extent()
-    assert place.x0 >= 0
-    assert place.x1 <= figure.bbox.x1

@@ -7,19 +7,7 @@ import pytest
 
 from dpcohort.errors import FileFormatError
 from dpcohort_lab.recipes import load_recipe
-from dpcohort_lab.recipes.recipe import about_file, cells_in_form, changes_of
-
-
-def test_cells_are_all_combinations(recipe):
-    assert [cell.label for cell in recipe.cells] == [
-        "unbiased, s = 100",
-        "unbiased, s = 0",
-        "privacy-aware, s = 100",
-        "privacy-aware, s = 0",
-    ]
-    assert recipe.cells[0].config.rule == "unbiased"
-    assert recipe.cells[3].config.data.similarity == 0
-    assert recipe.cells[2].goal == 5.0
+from dpcohort_lab.recipes.recipe import cells_in_form
 
 
 def test_reduced_forms(recipe):
@@ -57,13 +45,6 @@ def test_changes_are_made_in_the_order_of_the_file(recipe_path, recipe_text):
     assert {c.config.training.clip for c in cells_in_form(recipe, ["training.clip=9"])} == {9.0}
 
 
-def test_a_cell_of_its_own_may_leave_the_axis(recipe_path, recipe_text):
-    where = "[[recipe.where]]\nwhen = { s = 0 }\nset = ['data.similarity=50']\n"
-    recipe_path.write_text(recipe_text.replace("[population]", f"{where}[population]"))
-    similarities = [cell.config.data.similarity for cell in load_recipe(recipe_path).cells]
-    assert similarities == [100, 50, 100, 50]
-
-
 def test_a_reduced_form_changes_what_a_mechanism_leaves_open(recipe_path, recipe_text):
     """The form's changes come first and are the weakest, but the smallest is small for sure."""
     quick = "axes = { s = [100, 0] }\nset = ['training.clip=5', 'training.rounds=2']"
@@ -82,29 +63,12 @@ def test_a_reduced_form_changes_what_a_mechanism_leaves_open(recipe_path, recipe
     assert clips_and_rounds("smallest") == [(2.0, 2), (5.0, 2)]
 
 
-def test_the_quick_form_may_leave_mechanisms_out_and_the_smallest_has_all(recipe_path, recipe_text):
-    few = 'axes = { s = [0] }\nmechanisms = ["unbiased"]'
-    recipe_path.write_text(recipe_text.replace("axes = { s = [0] }", few))
-    recipe = load_recipe(recipe_path)
-    assert [cell.mechanism for cell in recipe.in_form("quick").cells] == ["unbiased"]
-    smallest = [cell.mechanism for cell in recipe.in_form("smallest").cells]
-    assert smallest == ["unbiased", "privacy-aware"]
-
-
 def test_a_mechanism_may_have_some_cells_only(recipe_path, recipe_text):
     extra = '[[recipe.mechanisms]]\nname = "few"\nonly = { s = 0 }\n\n[[recipe.axes]]'
     recipe_path.write_text(recipe_text.replace("[[recipe.axes]]", extra))
     assert [cell.axes for cell in load_recipe(recipe_path).cells_of({"mechanism": "few"})] == [
         {"s": 0}
     ]
-
-
-def test_changes_of_a_step_come_after_those_it_builds_on(recipe):
-    first, second = recipe.header.mechanisms
-    after = second.model_copy(update={"after": first.name, "set": ["training.clip=2"]})
-    assert changes_of(recipe, after) == [["selection.rule=unbiased"], ["training.clip=2"]]
-    with pytest.raises(FileFormatError, match="'unbiased' comes after itself"):
-        changes_of(recipe, first.model_copy(update={"after": first.name}))
 
 
 @pytest.mark.parametrize(
@@ -124,25 +88,3 @@ def test_a_cell_that_cannot_be_built_is_refused_when_the_recipe_is_read(refused,
     assert isinstance(error, FileFormatError)
     assert words in str(error)
     assert "small.toml" in str(error)
-
-
-def test_a_recipe_that_trains_needs_data(refused):
-    error = refused(
-        '[data]\nname = "digits"\nsimilarity = 100.0\n',
-        "",
-        ("count = 8", "count = 8\ntotal_size = 800"),
-        ('key = "data.similarity"', 'key = "training.clip"'),
-        ("values = [100, 0]", "values = [100, 50]"),
-        ("axes = { s = [0] }", "axes = { s = [50] }"),
-    )
-    assert "recipe.mechanisms train, but there is no table [data]" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("said", "line", "words"),
-    [("settings", 3, "a = 1 is odd."), ("settings", None, "with x=1: a = 1 is odd.")],
-)
-def test_an_error_about_settings_names_the_recipes_file(said, line, words):
-    error = about_file("my.toml", FileFormatError(said, words, line=line))
-    assert error.line == line
-    assert str(error) == str(FileFormatError("my.toml", words, line=line))

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.errors import FileFormatError
 from dpcohort_lab.recipes import load_recipe
-from dpcohort_lab.recipes.recipe import fits
 
 
 def test_a_seed_draws_other_clients_and_cohorts(recipe):
@@ -50,27 +48,6 @@ def test_the_papers_numbers_stand_beside_the_cells(name, numbers):
     assert all(c.paper is not None for c in recipe.cells if c.adaptive != "biased-private")
 
 
-@pytest.mark.parametrize(
-    ("when", "is_about"),
-    [
-        ({}, True),
-        ({"mechanism": "unbiased"}, True),
-        ({"mechanism": "unbiased", "s": 0}, True),
-        ({"mechanism": "unbiased", "s": 1}, False),
-        ({"mechanism": "biased"}, False),
-        ({"t": 0}, False),
-    ],
-    ids=str,
-)
-def test_a_when_is_about_a_cell_if_all_of_it_fits(when, is_about):
-    assert fits("unbiased", {"s": 0}, when) == is_about
-
-
-def test_names_of_cells_are_words_and_file_names(recipe):
-    cell = recipe.cells[0]
-    assert (cell.label, cell.slug) == ("unbiased, s = 100", "unbiased_s-100")
-
-
 def test_a_form_is_part_of_the_hash_and_the_number_of_seeds_is_not(recipe_path, recipe_text):
     recipe_path.write_text(recipe_text.replace("axes = { s = [0] }", ""))
     recipe = load_recipe(recipe_path)
@@ -80,23 +57,6 @@ def test_a_form_is_part_of_the_hash_and_the_number_of_seeds_is_not(recipe_path, 
     assert recipe.in_form("full", seeds=7).sha256 == recipe.sha256
 
 
-def test_how_often_a_run_is_saved_does_not_change_a_cell(recipe):
-    saved = recipe.in_form("full", changes=["run.checkpoint_every=1"])
-    assert saved.sha256 == recipe.sha256
-
-
 def test_a_figure_of_probabilities_has_one_form():
     recipe = load_recipe("selection-probability")
     assert recipe.in_form("smallest") is recipe
-
-
-def test_a_problem_has_the_line_of_its_key_or_of_the_table(recipe, recipe_text):
-    lines = recipe_text.splitlines()
-    for key, line in (
-        ("judged", 'judged = "privacy-aware"'),
-        ("mechanisms", "[[recipe.mechanisms]]"),
-        ("across", "[recipe]"),
-    ):
-        error = recipe.problem(key, "is odd")
-        assert isinstance(error, FileFormatError)
-        assert str(error).endswith(f"small.toml, line {1 + lines.index(line)}: recipe.{key} is odd")

@@ -4,8 +4,7 @@ from __future__ import annotations
 import json
 
 from dpcohort_lab.recipes.execution import measure
-from dpcohort_lab.recipes.judgement import judge, result_note, write_result
-from dpcohort_lab.recipes.reading import load_recipe
+from dpcohort_lab.recipes.judgement import judge, write_result
 
 
 def test_what_is_written_can_be_read(recipe, tmp_path):
@@ -19,8 +18,3 @@ def test_what_is_written_can_be_read(recipe, tmp_path):
     assert found["command"] == "dpcohort reproduce small.toml --smallest --seeds 1"
     assert [c["mean"] for c in found["cells"]] == [round(c.accuracy.mean, 3) for c in result.cells]
     assert path.stat().st_size < 20_000
-
-
-def test_a_search_is_told_where_there_was_one():
-    assert "not charged" in result_note(load_recipe("mnist"))
-    assert "searched" not in result_note(load_recipe("mnist-wide"))

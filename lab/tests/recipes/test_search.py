@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.config import commented_config, loads_config
 from dpcohort.data import load_dataset
 from dpcohort.errors import InputError
 from dpcohort_lab.recipes import load_recipe, recipe_names
 from dpcohort_lab.recipes import search as module
-from dpcohort_lab.recipes.recipe import Cell
 from dpcohort_lab.recipes.search import (
-    Tried,
     held_out,
     recipe_search,
     run_search,
@@ -126,12 +123,6 @@ def test_recipes_hold_what_their_recorded_search_chose(name, baseline):
         assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
 
 
-def test_the_other_readings_of_mnist_start_from_what_the_wide_search_chose():
-    found = json.loads((RESULTS / "search-mnist-wide.json").read_text())
-    for cell in load_recipe("mnist-variants").cells:
-        assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
-
-
 @pytest.mark.parametrize("place", [32, 64, 128, 256])
 def test_batch_sizes_have_the_step_their_own_search_chose(place):
     recipe = load_recipe("batch-size")
@@ -156,49 +147,3 @@ def test_a_setting_that_diverges_is_written_down_and_not_chosen(recipe):
     }  # fmt: skip
     with pytest.raises(InputError, match=r"every setting of small.*optimiser\.learning_rate"):
         run_search("small", cells, [wild], seeds=1, share=0.1, device="cpu")
-
-
-def test_one_seed_that_diverges_is_enough():
-    assert Tried(settings=("a.b=1",), scores=(90.0, None)).mean == 0.0
-    assert Tried(settings=("a.b=1",), scores=(90.0, 80.0)).mean == 85.0
-
-
-def test_an_empty_grid_has_nothing_to_try(recipe):
-    cells = recipe.cells_of(recipe.header.search.when)
-    with pytest.raises(InputError, match="grid of small is empty"):
-        run_search("small", cells, [], seeds=1, share=0.1)
-
-
-def test_clients_that_hold_all_records_fit_into_what_is_not_held_out():
-    config = loads_config(commented_config("digits"))
-    assert "total_size" in config.values["population"]
-    config = config.with_overrides(["training.rounds=2"])
-    cell = Cell(mechanism="digits", axes={}, config=config)
-    settings = [("optimiser.learning_rate=1.0",)]
-    result = run_search("digits", [cell], settings, seeds=1, share=0.25, device="cpu")
-    assert len(result.tried[0].scores) == 1
-
-
-def test_a_list_of_clients_is_searched_with_part_of_each_client_held_out(tmp_path):
-    sizes = {"a": 700, "b": 500, "c": 242}
-    lines = [
-        f"{name},{size},2.0,1e-5,{'true' if name == 'c' else ''}" for name, size in sizes.items()
-    ]
-    lines[2] = "c,242,,,true"
-    (tmp_path / "clients.csv").write_text("\n".join(["id,size,epsilon,delta,public", *lines]))
-    config = loads_config(commented_config("digits")).with_clients(tmp_path / "clients.csv")
-    config = config.with_overrides(["training.rounds=2", "training.cohort_size=2"])
-    seen = []
-
-    def told(_what, _done, _total):
-        seen.append(1)
-
-    cell = Cell(mechanism="own", axes={}, config=config)
-    settings = [("optimiser.learning_rate=0.5",), ("training.sampling_rate=1.0",)]
-    result = run_search("own", [cell], settings, seeds=2, share=0.2, device="cpu", progress=told)
-    held = sum(round(0.2 * size) for size in sizes.values())
-    for tried in result.tried:
-        for accuracy in tried.scores:
-            records = accuracy * held / 100
-            assert records == pytest.approx(round(records), abs=1e-3)
-    assert seen

@@ -36,12 +36,3 @@ def test_never_below_what_certifies_and_never_far_above(epsilon, rate, steps, ne
     assert spent[0] <= epsilon
     less = sampled_epsilon(people, 0.99 * noise, rates, count, neighbours=neighbours)
     assert less[0] > epsilon or noise[0] < 0.021
-
-
-def test_who_is_never_looked_at_spends_nothing():
-    found = sampled_epsilon(
-        PEOPLE, np.array([np.nan, 0.0, 1.0]), np.array([0.0, 0.1, 0.1]), np.array([9, 9, 0])
-    )
-    assert found[0] == 0
-    assert np.isnan(found[1])
-    assert found[2] == 0

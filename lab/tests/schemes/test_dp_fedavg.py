@@ -41,11 +41,6 @@ def test_training_on_digits_and_its_receipts(simulation, mode):
         assert all(r.claimed_epsilon == r.promised_epsilon for r in outcome.receipts)
 
 
-def test_the_same_seed_gives_the_same_model(simulation):
-    first, second = (make_scheme("dp-fedavg").run(simulation) for _ in range(2))
-    assert first.loss == second.loss
-
-
 def test_every_local_step_has_a_batch_and_noise_of_its_own():
     """Noise used again would be the same noise for several answers: it can be taken off."""
     asked = []

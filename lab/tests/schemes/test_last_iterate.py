@@ -7,8 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dpcohort.accounting import gaussian_delta
@@ -82,41 +80,6 @@ def test_the_bound_covers_the_true_divergence_on_a_line(radius, changed, slopes)
         assert bounds[0] <= bounds[1] + 1e-12
 
 
-def test_the_first_step_of_the_bound_is_tight():
-    laws = last_laws(LastIterate(radius=2.0, **SETTING), 0, (0,))
-    true = hockey_stick(*laws, 0.4)
-    assert true == pytest.approx(gaussian_delta(epsilon=0.4, mu=2 / 3), rel=0.01)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    one=st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
-    two=st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
-    rows=st.lists(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), min_size=3, max_size=3),
-    epsilon=st.floats(0, 1.5),
-)
-def test_the_contraction_lemma_holds_for_any_kernel(one, two, rows, epsilon):
-    """E_gamma(PK|QK) <= sup of (a K(x) - b K(y))_+, on three points, for random P, Q and K."""
-    p, q = np.array(one) / sum(one), np.array(two) / sum(two)
-    kernel = np.array(rows) / np.sum(rows, axis=1, keepdims=True)
-    before = hockey_stick(p, q, epsilon)
-    after = hockey_stick(p @ kernel, q @ kernel, epsilon)
-    gamma = math.exp(epsilon)
-    sharp = max(
-        np.maximum(before * x - (before + gamma - 1) * y, 0).sum() for x in kernel for y in kernel
-    )
-    plain = before * max(hockey_stick(x, y, epsilon) for x in kernel for y in kernel)
-    assert after <= sharp + 1e-12
-    assert sharp <= plain + 1e-12
-
-
-def test_the_sharp_map_grows_with_what_goes_in():
-    before = np.linspace(1e-9, 1, 200)
-    after = contracted(before, epsilon=np.full(200, 0.3), distance=2.0)
-    assert (np.diff(after) >= 0).all()
-    assert contracted(np.array([0.0]), epsilon=np.array([0.3]), distance=2.0)[0] == 0
-
-
 def test_a_pass_is_the_mean_over_the_places_of_a_record():
     accountant = LastIterate(radius=0.1, **SETTING)
     eps = np.array([0.2])
@@ -124,12 +87,6 @@ def test_a_pass_is_the_mean_over_the_places_of_a_record():
     for _ in range(4):
         places.append(contracted(places[-1], epsilon=eps, distance=accountant.distance))
     assert accountant.delta(eps)[0] == pytest.approx(float(np.mean(places)))
-
-
-def test_the_diameter_by_hand():
-    # s = alpha z C / B = 0.3 * 3 / 4; D = 2 (R + alpha C).
-    accountant = LastIterate(radius=0.1, **SETTING)
-    assert accountant.distance == pytest.approx(2 * (0.1 + 0.3) / (0.3 * 3 / 4))
 
 
 def test_hiding_helps_never_hurts_and_composes():
@@ -166,15 +123,3 @@ def test_it_refuses_where_an_assumption_fails_and_says_which(change, reason):
     with pytest.raises(InputError, match="released_epsilon"):
         accountant.delta(np.array([0.1]))
     assert accountant.released_epsilon(1e-5) > 0
-
-
-def test_a_reused_record_is_charged_for_every_step():
-    once = LastIterate(radius=1.0, **SETTING)
-    reused = LastIterate(radius=1.0, each_record_once=False, **SETTING)
-    assert reused.released_epsilon(1e-5) == once.released_epsilon(1e-5, passes=5)
-
-
-def test_bad_settings_are_named():
-    for field in ("noise_multiplier", "batch_size", "steps", "clip", "step_size"):
-        with pytest.raises(InputError, match=field):
-            LastIterate(**{"radius": 1.0, **SETTING, field: 0})

@@ -38,16 +38,3 @@ def test_noise_law(silent, mean_square):
         wanted.append(0.5 * math.sqrt(mean))
     count = 24 * silent.dimension
     assert abs(mean_square(silent, wanted) - 1) < 5 * math.sqrt(2 / count)
-
-
-def test_training_on_digits_counts_the_busiest_record(simulation):
-    outcome = make_scheme("ldp").run(simulation)
-    reports = int(simulation.batch_sizes.sum())
-    drawn = np.zeros(simulation.total_size, dtype=int)
-    for t in range(simulation.training.rounds):
-        drawn[sampled_records(simulation, t, reports)] += 1
-    starts = np.concatenate([[0], np.cumsum(simulation.sizes)])
-    for k, receipt in enumerate(outcome.receipts):
-        assert receipt.uses == drawn[starts[k] : starts[k + 1]].max()
-        assert receipt.holds
-    assert outcome.card["unit"] == "local record"

@@ -31,12 +31,6 @@ def test_reports_are_unbiased_for_the_clipped_gradient(gradient, expected):
     assert np.abs(reports.mean(0).numpy() - expected).max() < 5 * spread
 
 
-def test_all_reports_have_the_same_length_and_the_clip_bounds_nothing_else():
-    reports = reports_of((0.1, 0.2), clip=0.5, e0=0.7, count=500)
-    wanted = report_length(clip=0.5, local_epsilon=0.7, dimension=2)
-    assert torch.allclose(reports.norm(dim=1), torch.tensor(wanted, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("e0", [0.2, 1.0, 3.0])
 def test_the_odds_of_any_set_of_directions_change_by_at_most_e0(e0):
     count = 400_000
@@ -54,13 +48,6 @@ def test_the_odds_of_any_set_of_directions_change_by_at_most_e0(e0):
             for r in (one, two)
         ]
         assert abs(inside[0] - inside[1]) < 2 * error  # the side direction tells nothing
-
-
-@pytest.mark.parametrize(("dimension", "mean_abs"), [(1, 1.0), (2, 2 / math.pi), (3, 0.5)])
-def test_the_length_by_hand(dimension, mean_abs):
-    e0 = 1.0
-    wanted = 2.0 * (math.e + 1) / (math.e - 1) / mean_abs
-    assert report_length(clip=2.0, local_epsilon=e0, dimension=dimension) == pytest.approx(wanted)
 
 
 def test_a_gradient_that_is_not_finite_reports_nothing_but_noise():

@@ -8,7 +8,7 @@ import pytest
 
 import dpcohort_lab.schemes
 from dpcohort.errors import InputError
-from dpcohort_lab.schemes.named import SCHEMES, make_scheme, scheme_cards
+from dpcohort_lab.schemes.named import SCHEMES, make_scheme
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -21,11 +21,6 @@ def test_a_scheme_is_found_by_its_own_name(name):
     else:
         with pytest.raises(InputError, match="'honest' for " + name):
             make_scheme(name, "formula")
-
-
-def test_every_card_is_complete():
-    for card in scheme_cards():
-        assert all(value for key, value in card.items() if key != "formula")
 
 
 def test_unknown_names_get_the_nearest():

@@ -23,31 +23,6 @@ def test_gaussians_compose_to_the_closed_form_and_never_below(mu, uses):
     assert exact * (1 - 1e-9) <= found <= exact * 1.005
 
 
-def test_sampled_batches_of_fixed_size_compose_as_our_own_distribution():
-    rate, z = 0.2, 4.0
-
-    def profile(eps):
-        inner = np.log1p(np.expm1(eps) / rate)
-        return rate * gaussian_delta(epsilon=inner, mu=2 / z)
-
-    largest = float(np.log1p(rate * np.expm1(0.5 * (0.25 + 9))))
-    found = composed_epsilon_of(profile, largest=largest, uses=30, delta=1e-5)
-    ours = certify_epsilon(
-        method="pld",
-        delta=1e-5,
-        noise_multiplier=z,
-        sampling_rate=rate,
-        steps=30.0,
-        sampler="fixed",
-    )
-    assert found == pytest.approx(ours, rel=5e-3)
-
-
-def test_what_lies_beyond_the_grid_is_lost():
-    found = composed_epsilon_of(lambda eps: 0 * eps + 1e-3, largest=1.0, uses=1, delta=1e-5)
-    assert found == np.inf
-
-
 def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
     x = np.array([1.0, 2.0, 3.0, 4.0])
     y = np.array([0.9, 0.8, 0.2, 0.1])

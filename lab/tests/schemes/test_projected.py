@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpcohort.errors import InputError
 from dpcohort_lab.schemes.last_iterate import LastIterate, least_noise, one_pass
 from dpcohort_lab.schemes.named import make_scheme
 
@@ -64,8 +63,3 @@ def test_training_on_digits_keeps_every_promise(simulation):
         if receipt.uses:
             assert receipt.certified_epsilon <= receipt.claimed_epsilon <= receipt.promised_epsilon
     assert "rounds compose in full" in outcome.receipts[0].text()
-
-
-def test_bad_settings_are_named(simulation):
-    with pytest.raises(InputError, match="radius"):
-        make_scheme("last-iterate", radius=0.0).run(simulation)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpcohort_lab.schemes.named import make_scheme
-from dpcohort_lab.schemes.scheme import mean_of_cohort, participations
+from dpcohort_lab.schemes.scheme import mean_of_cohort
 from dpcohort_lab.schemes.simulation import train_scheme
 
 
@@ -23,17 +23,6 @@ def test_the_mean_of_a_cohort_and_the_noise_in_it():
     assert uses.tolist() == [1, 0, 1, 0, 0, 1]
     assert mean.tolist() == pytest.approx([7 / 3, 7 / 3])
     assert noise == pytest.approx(math.sqrt(1 + 9 + 36) / 3)
-
-
-def test_an_empty_cohort_moves_nothing():
-    empty = [np.array([], dtype=np.int64)]
-    mean, noise = mean_of_cohort(empty, lambda *_: None, np.zeros(1))(0, torch.ones(2))
-    assert mean.tolist() == [0, 0]
-    assert noise == 0
-
-
-def test_participations_of_nobody():
-    assert participations([], 2).tolist() == [0, 0]
 
 
 def test_a_scheme_may_stop_early_and_the_noise_is_a_mean_square(simulation):

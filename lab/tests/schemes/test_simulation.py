@@ -52,8 +52,9 @@ def test_noise_has_a_name_and_no_two_names_share_it(simulation):
         assert abs(float((first * other).mean())) < 6 / np.sqrt(simulation.dimension)
 
 
-def test_private_entropy_is_refused():
-    job = configured_job(small_config(), device="cpu", private_entropy=True)
+def test_a_private_job_is_refused():
+    config = small_config().with_overrides(["data.public=false"])
+    job = configured_job(config, device="cpu")
     with pytest.raises(InputError, match="dpcohort train"):
         Simulation(job)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import certify_epsilon
-from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.errors import BudgetExceededError
 from dpcohort_lab.schemes import client_noise
 from dpcohort_lab.schemes.client_noise import discounted_noise, formula_noise, udp_noise
 from dpcohort_lab.schemes.named import make_scheme
@@ -107,8 +107,3 @@ def test_several_local_steps_cost_what_is_proved_not_what_is_claimed(simulation)
     claimed = make_scheme("udp", "formula", local_steps=2).run(simulation)
     assert claimed.broken == len(simulation)
     assert claimed.largest_share > 10
-
-
-def test_bad_settings_are_named(simulation):
-    with pytest.raises(InputError, match="local_steps"):
-        make_scheme("udp", local_steps=0).run(simulation)

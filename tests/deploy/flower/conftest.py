@@ -133,14 +133,8 @@ class FakeGuard:
             "clip": plan.training.clip,
             "least_noise_multiplier": float(plan.noise_multipliers[k]),
         }
-        if plan.reports.caps.any():
-            accepted["reports"] = {
-                "count": int(plan.reports.caps[k]),
-                "statistic": plan.reports.terms.statistic,
-                "loss_bound": plan.reports.terms.loss_bound,
-                "mini_batch": plan.reports.terms.mini_batch,
-                "least_noise_multiplier": float(plan.reports.multipliers[k]),
-            }
+        if reports := plan.reports.asked_of(k):
+            accepted["reports"] = reports
         self.says = {
             "dpcohort": "0",
             "dataset": client,

@@ -9,8 +9,6 @@ import importlib
 import inspect
 import os
 import sys
-import time
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -127,14 +125,6 @@ def test_an_answer_of_another_program_is_an_error():
     assert error == "the answer is not one of dpcohort's client app"
 
 
-def test_a_letter_that_flower_does_not_take_has_no_name():
-    grid = _Grid(None)
-    grid.push_messages = lambda messages: []
-    assert FlowerGrid(grid).push([(1, b"")], group="0", ttl=1.0) == [""]
-    grid.push_messages = lambda messages: [None]
-    assert FlowerGrid(grid).push([(1, b"")], group="0", ttl=1.0) == [""]
-
-
 def test_nodes_online_are_known_by_the_key_they_proved(tmp_path):
     from cryptography.hazmat.primitives import serialization
 
@@ -148,13 +138,6 @@ def test_nodes_online_are_known_by_the_key_they_proved(tmp_path):
     assert FlowerGrid(grid).nodes() == [("", 4), ("", 5), (key_fingerprint(public), 9)]
     by_place = FlowerGrid(grid, by_key=False).nodes()
     assert by_place == [("0", 4), ("1", 5), ("2", 6), ("3", 9)]
-
-
-def test_what_flower_tells_of_a_node_has_the_fields_used():
-    from flwr.proto.node_pb2 import NodeInfo
-
-    node = NodeInfo(node_id=3, public_key=b"k", status="online")
-    assert (node.node_id, bytes(node.public_key), node.status) == (3, b"k", "online")
 
 
 def test_the_server_app_gets_the_grid_and_the_run_config():
@@ -187,21 +170,6 @@ def test_without_flower_the_extra_is_named(monkeypatch):
 def test_a_version_the_adapter_was_not_written_for_is_refused(version):
     with pytest.raises(InputError, match=r"1\.41 or later and below 1\.43"):
         checked_version(version)
-
-
-def test_flowers_programs_are_there_and_take_the_options_of_the_kit():
-    # Read, not run: starting them takes seconds, and the demo does it anyway.
-    import flwr
-
-    programs = {script.name for script in entry_points(group="console_scripts")}
-    assert programs >= {"flwr", "flower-superlink", "flower-supernode"}
-    text = "".join(path.read_text() for path in Path(flwr.__file__).parent.rglob("*.py"))
-    options = (
-        "--host --port --database --disable-runtime-dependency-installation --ssl-ca-certfile "
-        "--ssl-certfile --ssl-keyfile --enable-supernode-auth --superlink --root-certificates "
-        "--auth-supernode-private-key --node-config"
-    )
-    assert [option for option in options.split() if f'"{option}"' not in text] == []
 
 
 class _Fleet:
@@ -311,31 +279,6 @@ def _fingerprint(key):
 
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return key_fingerprint(key.public_bytes(serialization.Encoding.PEM, form))
-
-
-def test_short_bodies_have_few_parts():
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-
-    grid = _Grid(None, [_Nodes(7)])
-    FlowerGrid(grid).push([(7, b"x" * (1 << 20))], group="0", ttl=1.0)
-    assert len(get_all_nested_objects(grid.sent[0])) == 3
-
-
-def test_the_grid_looks_for_late_parts_soon():
-    from flwr.superlink.grid import http_grid
-
-    FlowerGrid(_Grid())
-    late, began = iter([True, True, False]), time.monotonic()
-
-    def pull(name):
-        if next(late):
-            raise ObjectUnavailableError(name)
-        return b"part"
-
-    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
-
-    assert http_grid.pull_objects(["name"], pull) == {"name": b"part"}
-    assert time.monotonic() - began < 0.8
 
 
 def test_a_node_without_its_files_says_which(tmp_path):

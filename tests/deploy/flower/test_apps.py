@@ -4,7 +4,6 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.deploy.flower import _apps as apps
-from dpcohort.deploy.flower import federate
 from dpcohort.deploy.flower._messages import hello_message, read_frames
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
@@ -103,31 +102,7 @@ def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
     assert str(tmp_path / "none.sock") in frame.message
 
 
-def test_the_server_app_is_flowers_own_kind():
-    from flwr.serverapp import ServerApp
-
-    assert isinstance(apps.server_app(), ServerApp)
-    assert callable(federate)
-
-
 def test_the_log_of_a_server_cannot_be_painted(capsys):
     with pytest.raises(InputError):
         apps.serve(None, {"federation": "no\x1b[2J\x1b[32mall promises hold.toml"})
     assert r"error: no\x1b[2J\x1b[32mall promises hold.toml" in capsys.readouterr().out
-
-
-def test_room_that_ran_out_is_told_to_the_operator(monkeypatch, capsys):
-    def fail(*arguments):
-        raise MemoryError
-
-    monkeypatch.setattr(apps, "_federated", fail)
-    with pytest.raises(InputError, match="needs more memory than there is"):
-        apps.serve(None, {})
-    assert "error: this needs more memory" in capsys.readouterr().out
-
-
-def test_the_parts_of_a_kits_app_are_code(small):
-    parts = sorted(((small.kit / "app") / "dpcohort_app").glob("*.py"))
-    assert [part.name for part in parts] == ["__init__.py", "client_app.py", "server_app.py"]
-    for part in parts:
-        compile(part.read_text(), part.name, "exec")

@@ -2,10 +2,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import ssl
 import stat
-import sys
 
 import pytest
 
@@ -83,17 +81,3 @@ def test_a_key_has_one_fingerprint_in_both_spellings(tmp_path):
 def test_what_is_no_key_is_refused(text):
     with pytest.raises(InputError, match=r"node\.pub"):
         key_fingerprint(text)
-
-
-@pytest.mark.parametrize("hosts", [[], [""]])
-def test_a_certificate_needs_hosts(tmp_path, hosts):
-    with pytest.raises(InputError, match="hosts"):
-        make_certificates(tmp_path, hosts=hosts)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_cryptography_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower._certificates")
-    with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
-        importlib.import_module("dpcohort.deploy.flower._certificates")

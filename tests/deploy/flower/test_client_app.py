@@ -23,7 +23,7 @@ from dpcohort.deploy.guard import (
     RunReceipt,
 )
 from dpcohort.deploy.guard._protocol import HelloRequest
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs._folder import read_log
 
@@ -78,11 +78,6 @@ def test_draws_are_answered_in_their_order_and_the_receipt_follows():
         "RunReceipt",
     ]
     assert (frames[0].draw, frames[1].code, frames[2].draw) == (3, "terms", 0)
-
-
-def test_a_hello_is_answered_with_a_hello():
-    (frame,) = read_frames(carry_to(_Guard, hello_message("lab", run="spring")))
-    assert frame.dataset == "lab"
 
 
 def test_a_guard_that_dies_in_between_is_said_for_the_rest():
@@ -141,47 +136,6 @@ def test_real_guards_give_the_plans_cohorts_counts_and_noise(small, tmp_path):
     with small.guards() as guards, pytest.raises(InputError, match="run of this name are counted"):
         federate(federation, guards.transport(federation), out=tmp_path / "more", poll=0.0)
     assert not (tmp_path / "more").exists()
-
-
-def test_a_clients_ledger_is_made_once(small, tmp_path):
-    """The first time it is asked; one that is gone later is missed."""
-    federation = small.federation
-    with small.guards() as guards:
-        federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)
-    for name in ("client.ledger", "client.ledger.counter"):
-        (client_folder(small.kit, "lab") / name).unlink()
-    with small.guards() as guards, pytest.raises(DpcohortError, match="no ledger at"):
-        federate(federation, guards.transport(federation), out=tmp_path / "more", poll=0.0)
-
-
-def test_terms_weaker_than_the_plan_spend_nothing(small, tmp_path):
-    terms = client_folder(small.kit, "lab") / "terms.toml"
-    text = terms.read_text()
-    planned = int(small.federation.plan.counts[1])
-    assert f"draws = {planned} " in text
-    terms.write_text(text.replace(f"draws = {planned} ", f"draws = {planned - 1} "))
-    terms.chmod(0o600)
-    with small.guards() as guards, pytest.raises(InputError, match="lab: its terms allow draws"):
-        federate(
-            small.federation, guards.transport(small.federation), out=tmp_path / "run", poll=0.0
-        )
-    assert not (tmp_path / "run").exists()
-    assert small.counted("lab") == small.counted("ward 7") == {}
-
-
-def test_a_plan_for_other_data_spends_nothing(small, tmp_path):
-    plan = small.federation.plan
-    path = client_folder(small.kit, "lab") / "data.npz"
-    with np.load(path) as data:
-        more = {name: np.concatenate([data[name], data[name][:1]]) for name in data}
-    np.savez(path, **more)
-    path.chmod(0o600)
-    with small.guards() as guards:
-        transport = guards.transport(small.federation)
-        with pytest.raises(InputError, match="401 records, the plan is for 400"):
-            federate(small.federation, transport, out=tmp_path / "run", poll=0.0)
-    assert not (tmp_path / "run").exists()
-    assert int(plan.counts[1]) > 0
 
 
 def test_a_guard_that_cannot_start_is_an_error_of_its_client_alone(small, tmp_path):

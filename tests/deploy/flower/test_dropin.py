@@ -211,18 +211,6 @@ def test_every_update_is_counted_by_its_client_and_the_run_verifies(tmp_path):
     assert "without the wall of a guard" in receipt.stamp
 
 
-def test_the_count_is_on_disk_before_the_app_trains(tmp_path):
-    seen = []
-
-    def train(w):
-        seen.append(fed.counted("a"))
-        return w
-
-    fed = _Federation(tmp_path, {"a": train}, rounds=2)
-    fed.start()
-    assert seen == [1, 2]
-
-
 def test_a_training_that_fails_is_not_told(tmp_path, capsys):
     """That it failed may tell of a record: noise alone is sent, and the client's log says so."""
 
@@ -331,23 +319,6 @@ def test_two_mods_that_both_add_noise_are_refused(tmp_path, mods, named):
     assert (fed.counted("a"), fed.told) == (0, [])
 
 
-def test_a_mod_outside_that_adds_noise_is_seen_too(tmp_path):
-    def LocalDpMod(message, context, call_next):  # noqa: N802  # Flower's own refuses our message
-        return call_next(message, context)
-
-    fed = _Federation(tmp_path, {"a": _by(0.1)}, mods=[LocalDpMod, PrivacyMod()])
-    with pytest.raises(InputError, match="LocalDpMod is among"):
-        fed.start()
-    assert fed.counted("a") == 0
-
-
-def test_mods_that_only_look_may_stay(tmp_path):
-    fed = _Federation(tmp_path, {"a": _by(0.1)})
-    fed.mods = [PrivacyMod(), clientapp.mod.message_size_mod]
-    fed.start()
-    assert fed.counted("a") == 1
-
-
 def test_an_app_without_the_mod_is_noticed(tmp_path):
     fed = _Federation(tmp_path, {"a": _by(0.1)}, mods=[])
     with pytest.raises(InputError, match=r"needs PrivacyMod in ClientApp\(mods=\[...\]\)"):
@@ -452,11 +423,6 @@ def test_it_cannot_be_put_into_another_strategy(tmp_path):
     assert fed.counted("a") == 0
 
 
-def test_records_and_network_go_together():
-    with pytest.raises(InputError, match="records and network go together"):
-        PrivacyMod(records=lambda context: ([], []))
-
-
 # --- apps -------------------------------------------------------------------------------------
 
 
@@ -532,16 +498,6 @@ def test_the_template_protects_records_and_learns(tmp_path, imported, capsys):
     assert (receipt.unit, receipt.promised_epsilon) == ("one record of this client", 2.0)
 
 
-def test_records_that_the_network_cannot_take_are_the_clients_business(tmp_path, imported, capsys):
-    app = write_app(tmp_path / "app", rounds=1)
-    path = app / "quickstart" / "client_app.py"
-    path.write_text(path.read_text().replace(".dataset.tensors", ".dataset.tensors[::-1]"))
-    client, server = imported(app)
-    with pytest.raises(InputError, match="its records or its network cannot be used"):
-        server.app(_Grid(client.app, _partitions(3), _config(app)), _context({}, _config(app)))
-    assert "dpcohort: records or network cannot be used" in capsys.readouterr().err
-
-
 def test_what_an_apps_code_says_of_a_record_is_not_logged(capsys):
     def records(context):
         raise ValueError("record 7 is ill")
@@ -586,13 +542,6 @@ def test_the_pages_diff_is_small_and_turns_a_stock_app_into_the_template(tmp_pat
     assert any("num-examples" in reply.content["metrics"] for reply in replies)
 
 
-def test_a_folder_in_use_is_not_written_into(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is not empty"):
-        write_app(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
 # --- flwr-datasets ----------------------------------------------------------------------------
 
 
@@ -628,19 +577,3 @@ def test_natural_ids_are_the_clients_and_sizes_are_those_of_the_unit(tmp_path):
         clients_of(fds, epsilon=4.0, delta=1e-5, split="test")
     with pytest.raises(InputError, match="a partitioner of flwr-datasets"):
         clients_of([1, 2], epsilon=4.0, delta=1e-5)
-
-
-def test_flowers_own_partitioners_are_what_the_bridge_takes():
-    partitioner = pytest.importorskip("flwr_datasets.partitioner")
-    datasets = pytest.importorskip("datasets")
-    wards = [f"ward {i % 3}" for i in range(10)]
-    rows = datasets.Dataset.from_dict({"ward": wards, "x": list(range(10))})
-    natural = partitioner.NaturalIdPartitioner(partition_by="ward")
-    natural.dataset = rows
-    found = clients_of(natural, epsilon=8.0, delta=1e-5, records=True)
-    assert dict(zip(found.ids, found.sizes.tolist(), strict=True)) == {
-        ward: wards.count(ward) for ward in sorted(set(wards))
-    }
-    even = partitioner.IidPartitioner(num_partitions=2)
-    even.dataset = rows
-    assert clients_of(even, epsilon=8.0, delta=1e-5, records=True).sizes.tolist() == [5, 5]

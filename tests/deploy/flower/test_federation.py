@@ -3,13 +3,10 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.clients import Population
 from dpcohort.deploy.flower import Federation
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.errors import FileFormatError, InputError, VerificationError
-from dpcohort.plan import make_plan
-from dpcohort.training import Training
 
 
 def test_a_file_reads_back_as_it_was_written(small, tmp_path):
@@ -73,21 +70,3 @@ def test_every_drawn_client_needs_a_key_of_its_own(small):
         Federation(**common, clients={"lab": one})
     with pytest.raises(InputError, match="'ward 7' and 'lab' have the same public key"):
         Federation(**common, clients={"ward 7": one, "lab": f"{one} other comment"})
-
-
-def test_public_clients_are_refused(small):
-    population = Population.from_arrays(
-        sizes=[300, 400], epsilon=[4.0, float("nan")], delta=[1e-5, float("nan")],
-        public=[False, True],
-    )  # fmt: skip
-    training = Training(rounds=2, cohort_size=4, batch_size=60, dimension=650)
-    plan = make_plan(population, training, seed=0, selection="unbiased")
-    keys = dict.fromkeys(population.ids, small.federation.clients["lab"])
-    with pytest.raises(InputError, match="draws the public client 'client-1'"):
-        Federation(run="spring", plan=plan, model=small.federation.model, clients=keys)
-
-
-def test_a_file_nested_without_end_is_one_message(tmp_path):
-    (tmp_path / "federation.toml").write_text("run = " + "[" * 2000)
-    with pytest.raises(FileFormatError, match="not valid TOML: nested too deeply"):
-        Federation.load(tmp_path / "federation.toml")

@@ -11,7 +11,6 @@ from dpcohort.clients import Population
 from dpcohort.deploy.flower import Federation, federate, write_kit
 from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.deploy.guard._terms import terms_from_plan
-from dpcohort.errors import InputError
 from dpcohort.runs import replan, verify_run
 from dpcohort.runs._folder import checkpoint_files, read_checkpoint
 
@@ -101,20 +100,3 @@ def test_a_guard_has_the_last_word(small, tmp_path):
     for client in federation.clients:
         state = read_state(client_folder(small.kit, client) / "client.ledger")
         assert not state.accounts[client]["summer"].draws
-
-
-def test_the_old_name_of_the_run_is_refused_before_a_draw(small, tmp_path):
-    _stopped(small, tmp_path / "A", "composed")
-    plan = replan(tmp_path / "A", _people(4.0, 8.0), seed=1)
-    kit = write_kit(tmp_path / "kit 2", **{**small.settings, "plan": plan})
-    federation = Federation.load(kit / "server/federation.toml")
-    with small.guards() as guards, pytest.raises(InputError):
-        federate(
-            federation,
-            guards.transport(federation),
-            out=tmp_path / "B",
-            poll=0.0,
-            after=tmp_path / "A",
-        )
-    assert not (tmp_path / "B").exists()
-    assert not (tmp_path / "A" / "continued.json").exists()

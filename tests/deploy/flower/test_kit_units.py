@@ -2,26 +2,19 @@
 from __future__ import annotations
 
 import configparser
-import http.client
 import json
 import os
 import re
 import shlex
 import shutil
-import ssl
 import subprocess
 import sys
-import threading
-import time
 import tomllib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dpcohort.consent import allow_code
-from dpcohort.deploy.flower._certificates import make_certificates
 from dpcohort.deploy.flower._kit import kit_text, own_model_files
-from dpcohort.deploy.flower._trial import free_ports
 
 VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
 CLIENTS = {"guard": "ward 7 100%", "node": "ward 7\nExecStart=evil"}
@@ -114,12 +107,6 @@ def test_the_superlink_listens_on_loopback_with_tls_keys_and_a_database():
     assert "--insecure" not in command
 
 
-@pytest.mark.parametrize("name", ["superlink", "node"])
-def test_flower_calls_nobody(name):
-    assert _service(UNITS[name])["Environment"]
-    assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in UNITS[name]
-
-
 def test_a_clients_name_cannot_add_a_line():
     assert "\nExecStart=evil" not in UNITS["node"]
     assert len(re.findall(r"^ExecStart=", UNITS["node"], re.MULTILINE)) == 1
@@ -159,70 +146,6 @@ def test_the_proxy_passes_the_calls_of_nodes_and_nothing_else():
     assert "proxy_ssl_verify on;" in text
 
 
-def _until_it_listens(link):
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return link.connect()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_nginx_lets_the_calls_of_nodes_through_and_nothing_else(tmp_path):
-    make_certificates(tmp_path)
-    seen: list[str] = []
-
-    class SuperLink(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append(self.path)
-            self.send_response(201)
-            self.end_headers()
-            self.wfile.write(self.headers["X-Signature"].encode() + body)
-
-        do_GET = do_PUT = do_POST  # noqa: N815
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    (port,) = free_ports(1)
-    values = {**VALUES, "gate": f"127.0.0.1:{port}", "superlink": server.server_address[1]}
-    block = kit_text("nginx.conf", **values).replace("/srv/dpcohort/tls", str(tmp_path))
-    temporary = "".join(
-        f"{name}_temp_path {tmp_path / name};\n"
-        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}{block}}}\n"
-    )
-    words = ["-p", tmp_path, "-e", "stderr", "-c", tmp_path / "nginx.conf", "-g", "daemon off;"]
-    nginx = subprocess.Popen([str(shutil.which("nginx")), *words])
-    try:
-        context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-        for method, path, passes in ASKED:
-            link = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
-            _until_it_listens(link)
-            link.request(method, path, body=b" body", headers={"X-Signature": "signed"})
-            reply = link.getresponse()
-            content = reply.read()
-            assert reply.status == (201 if passes else 403), path
-            assert not passes or content == b"signed body"
-            link.close()
-    finally:
-        nginx.terminate()
-        nginx.wait(timeout=30)
-    server.shutdown()
-    server.server_close()
-    assert seen == [path for _, path, passes in ASKED if passes]
-
-
 def test_the_app_names_its_parts_and_every_setting_of_a_run():
     project = tomllib.loads(
         kit_text("app.toml", federation=json.dumps('/srv/with "quotes"/federation.toml'))
@@ -235,14 +158,6 @@ def test_the_app_names_its_parts_and_every_setting_of_a_run():
     assert app["config"]["federation"] == '/srv/with "quotes"/federation.toml'
     assert set(app["config"]) == {"federation", "out", "resume", "after", "guards"}
     assert project["project"]["dependencies"] == []
-
-
-def test_the_connection_is_the_loopback_address():
-    found = tomllib.loads(kit_text("config.toml", **VALUES, authority=json.dumps("/srv/ca.crt")))
-    assert found["superlink"]["dpcohort"] == {
-        "address": "127.0.0.1:8000",
-        "root-certificates": "/srv/ca.crt",
-    }
 
 
 def test_the_file_of_ones_own_model_goes_along_with_the_packages_it_lies_in(tmp_path, monkeypatch):

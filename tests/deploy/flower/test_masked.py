@@ -258,18 +258,6 @@ def kill_in_round_1(kit, out):
         carried.run(out)
 
 
-def test_a_server_goes_on_without_a_member_that_is_gone_for_good(kit, tmp_path):
-    """Its key was kept with the run, so that its place is one that may vanish."""
-    kill_in_round_1(kit, tmp_path / "run")
-    again = Carried(kit)
-    again.lost = lambda client, request: client == "ward-1"
-    again.run(tmp_path / "run", resume=True)
-    first, second = read_log(tmp_path / "run/exchange.jsonl")
-    assert (first["came"], second["came"], second["passed_over"]) == (5, 4, False)
-    assert again.counts(kit)["ward-1"] == (1, 1)
-    assert verify_run(tmp_path / "run").holds
-
-
 @pytest.mark.parametrize("harm", ["signed by nobody", "no card", "of another", "no file"])
 def test_kept_keys_that_were_changed_are_asked_for_again(kit, tmp_path, harm):
     kill_in_round_1(kit, tmp_path / "run")
@@ -294,30 +282,6 @@ def test_kept_keys_that_were_changed_are_asked_for_again(kit, tmp_path, harm):
     again.run(tmp_path / "run", resume=True)
     assert [line["came"] for line in read_log(tmp_path / "run/exchange.jsonl")] == [5, 5]
     assert again.counts(kit) == dict.fromkeys(NAMES, (2, 2))
-
-
-def test_a_member_with_another_ledger_gives_another_key(tmp_path):
-    """Of its old key, kept while it was away, it says no; then it is asked for its new one."""
-    settings = distributed_settings(rounds=3)
-    kit = write_kit(tmp_path / "kit", **settings)
-    write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
-    kill_in_round_1(kit, tmp_path / "run")
-    before = read_json(tmp_path / "run/client-ledgers.json")
-    own = client_folder(kit, "ward-1")
-    lines = (own / "terms.toml").read_text().splitlines(keepends=True)
-    (own / "terms.toml").write_text("".join(one for one in lines if "ledger_id" not in one))
-    for path in own.glob("client.ledger*"):
-        path.unlink()
-    again = Carried(kit)
-    # Away when the server goes on, and back in the round.
-    again.lost = lambda client, request: (
-        client == "ward-1" and not any(kind == "MaskedRequest" for _, kind, _ in again.asked)
-    )
-    again.run(tmp_path / "run", resume=True)
-    told = read_json(tmp_path / "run/client-ledgers.json")
-    assert told["ward-1"]["card"] != before["ward-1"]["card"]
-    assert told["ward-2"]["card"] == before["ward-2"]["card"]
-    assert [line["came"] for line in read_log(tmp_path / "run/exchange.jsonl")] == [5, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -410,16 +374,6 @@ def test_owners_who_count_on_others_are_named_before_anything_is_spent(kit, tmp_
 def page(folder):
     """The page of a kit's folder, in one line."""
     return " ".join((folder / "README.md").read_text().split())
-
-
-def test_the_pages_of_a_kit_say_that_sums_leave_and_what_members_are(kit):
-    assert "sums of updates that carry their noise already" in page(kit)
-    assert "`[members]` of `server/federation.toml`" in page(kit)
-    assert "This kit made them, for a trial" in page(kit)
-    assert "Of the 5 members of a cohort 2 may vanish" in page(kit)
-    owners = page(client_folder(kit, "ward-1"))
-    assert "brings back masked updates (the server learns the sum of a cohort" in owners
-    assert "noisy updates" not in owners
 
 
 def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):

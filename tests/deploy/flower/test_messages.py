@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower._messages import draw_message, hello_message, open_message, read_frames
-from dpcohort.deploy.guard import DrawRequest, Refusal
+from dpcohort.deploy.flower._messages import draw_message, open_message
+from dpcohort.deploy.guard import DrawRequest
 from dpcohort.deploy.guard._protocol import ReceiptRequest, encode
 from dpcohort.errors import InputError
 
@@ -27,17 +27,6 @@ def test_a_letter_holds_all_draws_of_a_client_and_the_model_once():
     assert [one.draw for one in opened.requests] == [0, 3, 1]
     assert all(np.array_equal(one.vector, np.arange(4)) for one in opened.requests)
     assert len(body) < len(draw_message("ward 7", request(), draws=[0])) + 20
-
-
-def test_the_same_draw_is_the_same_request_in_any_letter():
-    alone = open_message(draw_message("a", request(), draws=[1])).requests[0]
-    together = open_message(draw_message("a", request(), draws=[0, 1])).requests[1]
-    assert alone.sha256() == together.sha256()
-
-
-def test_a_hello_asks_for_a_run():
-    opened = open_message(hello_message("lab", run="spring"))
-    assert (opened.client, opened.asks, opened.requests[0].run) == ("lab", "hello", "spring")
 
 
 @pytest.mark.parametrize("draws", [[], [0, 0]], ids=["none", "twice"])
@@ -73,11 +62,3 @@ FRAME = GOOD.partition(b"\n")[2]
 def test_what_is_no_letter_is_refused(body):
     with pytest.raises(InputError):
         open_message(body)
-
-
-def test_frames_are_read_one_after_the_other():
-    frames = [Refusal(code=str(place), message="") for place in range(3)]
-    body = b"".join(map(encode, frames))
-    assert [frame.code for frame in read_frames(body)] == ["0", "1", "2"]
-    with pytest.raises(InputError, match="middle of a frame"):
-        list(read_frames(body[:-1]))

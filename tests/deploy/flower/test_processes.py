@@ -48,33 +48,6 @@ def test_leaving_the_block_ends_a_process_and_what_it_started(tmp_path, monkeypa
     assert all(map(_gone, pids))
 
 
-def test_an_exception_ends_them_too(tmp_path):
-    pids = []
-
-    def interrupted():
-        with Processes(tmp_path) as processes:
-            processes.start("one", SLEEP)
-            pids.append(processes.pid("one"))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert _gone(pids[0])
-
-
-def test_one_that_was_killed_leaves_a_child_which_is_ended_with_the_block(tmp_path):
-    with Processes(tmp_path) as processes:
-        processes.start("one", [sys.executable, "-c", STUBBORN])
-        processes.await_that("one", lambda: processes.tail("one"), "speak", seconds=30)
-        child = int(processes.tail("one"))
-        processes.kill("one")
-        assert not processes.is_running("one")
-        assert _alive(child)
-        processes.start("one", SLEEP)  # the same name, after a crash
-        assert processes.is_running("one")
-    assert _gone(child)
-
-
 def test_what_left_for_a_session_of_its_own_is_ended_too(tmp_path):
     code = STUBBORN.replace("child])", "child], start_new_session=True)")
     with Processes(tmp_path) as processes:
@@ -101,11 +74,6 @@ def test_one_can_be_killed_and_the_others_stay(tmp_path):
             processes.start("two", SLEEP)
 
 
-def test_a_program_that_is_not_there_is_said(tmp_path):
-    with Processes(tmp_path) as processes, pytest.raises(InputError, match="cannot be started"):
-        processes.start("one", [str(tmp_path / "none")])
-
-
 def test_last_words_come_with_an_early_end(tmp_path):
     with Processes(tmp_path) as processes:
         processes.start("one", [sys.executable, "-c", "print('port taken'); raise SystemExit(3)"])
@@ -126,17 +94,3 @@ def test_a_port_that_answers_is_noticed(tmp_path):
         listener.listen()
         processes.start("one", SLEEP)
         processes.await_port("one", listener.getsockname()[1], seconds=10)
-
-
-def test_free_ports_are_different_and_free():
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    for port in ports:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
-
-
-def test_a_group_is_its_own(tmp_path):
-    with Processes(tmp_path) as processes:
-        processes.start("one", SLEEP)
-        assert os.getpgid(processes.pid("one")) == processes.pid("one") != os.getpgid(0)

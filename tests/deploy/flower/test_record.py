@@ -55,22 +55,6 @@ def test_a_local_rule_is_refused_by_name(small):
         FederatedJob.of(replace(small.federation, optimiser=steps))
 
 
-def test_a_counted_round_is_counted_once(job, tmp_path):
-    recorder = Recorder(job, tmp_path / "run")
-    cohort = job.plan.schedule.cohorts[0]
-    recorder.count(0, cohort)
-    recorder.count(0, cohort)
-    recorder.close()
-    assert [entry.get("round") for entry in read_log(tmp_path / "run" / "ledger.jsonl")] == [
-        None,
-        0,
-    ]
-    again = Recorder(job, tmp_path / "run", resume=True)
-    again.count(0, cohort)
-    assert again.run.ledger.rounds == {0}
-    again.close()
-
-
 def test_what_was_lost_is_written_and_told(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
     write_exchange(recorder.run, EXCHANGE, {})
@@ -101,15 +85,6 @@ def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     again = Recorder(job, tmp_path / "run", resume=True)
     assert again.start(EngineState(job.initial())).next_round == 1
     again.close()
-
-
-def test_another_federation_cannot_go_on_with_a_run(job, tmp_path):
-    Recorder(job, tmp_path / "run").close()
-    other = FederatedJob.of(replace(job.federation, run="autumn"))
-    with pytest.raises(InputError, match="begun with run = 'spring'; now it is 'autumn'"):
-        Recorder(other, tmp_path / "run", resume=True)
-    with pytest.raises(InputError, match="holds a run"):
-        Recorder(job, tmp_path / "run")
 
 
 def test_a_finished_folder_says_what_the_clients_counted(job, tmp_path, fakes):

@@ -90,12 +90,6 @@ def test_a_draw_counts_once_however_often_it_comes():
     assert sorted(reply.updates) == [0, 1]
 
 
-def test_more_answers_than_questions_change_nothing():
-    reply = _read(GOOD, replace(GOOD, draw=1), Refusal(code="terms", message=""), GOOD)
-    assert sorted(reply.updates) == [0, 1]
-    assert reply.losses == {}
-
-
 @pytest.mark.parametrize(
     ("code", "counted", "passing"),
     [
@@ -169,11 +163,6 @@ def test_a_refusal_is_one_line_that_cannot_steer_a_terminal():
         assert shown.isprintable()
         assert r"\x1b[2J\x1b[32mall promises hold\n\u202eerror" in shown
         assert len(shown) < 1000
-
-
-def test_answers_beyond_those_asked_for_are_not_kept():
-    reply = _read(GOOD, *[replace(GOOD, draw=7)] * 100, replace(GOOD, draw=1))
-    assert sorted(reply.updates) == [0]
 
 
 _FORGED = {

@@ -16,9 +16,8 @@ from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
 from dpcohort.deploy._formats import replace
-from dpcohort.deploy.flower import _apps as apps
 from dpcohort.deploy.flower import _rounds as rounds
-from dpcohort.deploy.flower import federate, write_kit
+from dpcohort.deploy.flower import federate
 from dpcohort.deploy.flower._federation import disagreements
 from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.deploy.flower._record import FederatedJob
@@ -81,33 +80,6 @@ def _adds_up(small, out):
         assert verify_ledger(client_folder(small.kit, client) / "client.ledger").findings == ()
 
 
-class _Grid:
-    """Flower's grid with a ClientApp in place of nodes, as in the simulation engine."""
-
-    def __init__(self, app, guards):
-        self._app, self._guards, self._replies = app, guards, {}
-
-    def get_nodes(self):
-        return [type("Node", (), {"node_id": 10})()]
-
-    def push_messages(self, messages):
-        from flwr.app import Context, RecordDict
-
-        names = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = name = f"id-{len(self._replies)}"
-            context = Context(
-                run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(),
-                run_config={"guards": self._guards},
-            )  # fmt: skip
-            self._replies[name] = self._app(message, context)
-            names.append(name)
-        return names
-
-    def pull_messages(self, names):
-        return [self._replies[name] for name in names]
-
-
 def test_guards_report_and_the_rule_chooses_from_it(asking, tmp_path):
     with asking.guards() as guards:
         transport = guards.transport(asking.federation)
@@ -124,20 +96,6 @@ def test_guards_report_and_the_rule_chooses_from_it(asking, tmp_path):
             assert sorted(chosen) == sorted(loudest)
             # Losses of a fresh logistic model are ln 10; the noise on them is below 0.2.
             assert all(1.0 < value < 3.5 for value in line["answers"].values())
-
-
-@pytest.mark.usefixtures("task")
-def test_the_apps_carry_reports_in_flowers_own_messages(asking, tmp_path, capsys):
-    pytest.importorskip("flwr.app")
-    guards = str(asking.clients)
-    config = {
-        "federation": str(asking.kit / "server/federation.toml"),
-        "out": str(tmp_path / "run"),
-        "guards": guards,
-    }
-    apps.serve(_Grid(apps.client_app(), guards), config)
-    assert "dpcohort: round 4 of 4" in capsys.readouterr().out
-    _adds_up(asking, tmp_path / "run")
 
 
 def test_over_superlink_supernodes_and_guards(tmp_path):
@@ -157,17 +115,6 @@ def test_over_superlink_supernodes_and_guards(tmp_path):
             federation.start_run(tmp_path / "run")
             federation.await_run(tmp_path / "run", seconds=420)
         _adds_up(Small(federation.kit, settings), tmp_path / "run")
-
-
-@pytest.mark.parametrize("rule", ["rpow-d", "oort"])
-def test_a_rule_that_asks_runs_and_verifies(rule, tmp_path):
-    kit = write_kit(tmp_path / "kit", **small_settings(plan=_plan(rule)))
-    small = Small(kit, small_settings(plan=_plan(rule)))
-    run = federate(small.federation, Fakes(small.federation).transport(), out=tmp_path / "run",
-                   poll=0.0)  # fmt: skip
-    assert run.ledger.reports.any()
-    found = verify_run(tmp_path / "run")
-    assert found.holds, found.findings
 
 
 def _go(small, fakes, out, **how):

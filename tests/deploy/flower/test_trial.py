@@ -59,19 +59,6 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
         assert _options(trial.processes.commands[name]) == wanted, name
 
 
-def test_a_node_reaches_the_superlink_and_its_own_guard_only(trial):
-    trial.start_node("lab")
-    command = trial.processes.commands["node-1"]
-    assert command[command.index("--superlink") + 1] == "127.0.0.1:8000"
-    assert command[-1] == str(trial.sockets["lab"])
-    assert trial.processes.environments["node-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
-    homes = {
-        trial.processes.environments["node-1"]["FLWR_HOME"],
-        str(trial.kit / "server/flwr"),
-    }
-    assert len(homes) == 2
-
-
 def test_a_run_is_begun_and_gone_on_with(trial, tmp_path):
     trial.start_run(tmp_path / "run")
     assert trial.processes.commands["run"][-1] == f'out="{tmp_path / "run"}" resume=false'

@@ -80,16 +80,6 @@ def test_other_answers_are_refused(answering, answer, said):
         guard.hello("spring")
 
 
-def test_silence_ends(folder):
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with listener:
-        listener.bind(str(folder / "s.sock"))
-        listener.listen()
-        asking = GuardClient(folder / "s.sock", timeout=0.05)
-        with asking, pytest.raises(InputError, match="no answer"):
-            asking.hello("spring")
-
-
 def test_receiving_goes_on_until_all_is_there():
     here, there = socket.socketpair()
     with here, there:

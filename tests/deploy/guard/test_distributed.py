@@ -22,7 +22,6 @@ from dpcohort.deploy.guard import (
     Refusal,
     check_with_sampling,
 )
-from dpcohort.deploy.guard import _terms as module
 from dpcohort.deploy.guard._files import load_data, load_identity, make_identity
 from dpcohort.deploy.guard._handler import GuardHandler
 from dpcohort.deploy.guard._protocol import (
@@ -49,7 +48,6 @@ from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import (
-    Card,
     Identity,
     MaskedRound,
     MaskedSum,
@@ -58,6 +56,7 @@ from dpcohort.deploy.secure_aggregation import (
 )
 from dpcohort.engine import Lattice
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+from dpcohort.signatures import Card
 
 from .conftest import LAYOUT, RUN, TERMS
 
@@ -463,13 +462,6 @@ class TestOnce:
         assert (pool.folder / "log").read_text() == "computed\n"
         assert rows(handler) == (1, 0)
 
-    def test_nothing_is_unmasked_that_was_not_masked(self, pool, opened, folder):
-        handler = opened()
-        server = pool.server(handler)
-        other = opened(ledger=folder / "second.ledger")  # the same client, an empty ledger
-        assert isinstance(other.answer(pool.unmasking(server)), Refusal)
-        assert rows(other) == (0, 0)
-
     def test_the_ledger_itself_keeps_to_one(self, pool, opened):
         """Even if the code above it were wrong."""
         handler = opened()
@@ -695,8 +687,8 @@ def run_of(pool, names, dropouts):
 class TestLength:
     @pytest.mark.parametrize(
         ("name", "members", "dropouts"),
-        [("client-{:05}", 2500, 1), ("client-{:05}", 5000, 0), ("\u9662" * 150 + "{:04}", 300, 1)],
-        ids=["many", "more", "long names"],
+        [("client-{:05}", 5000, 0), ("\u9662" * 150 + "{:04}", 300, 1)],
+        ids=["many", "long names"],
     )
     def test_a_cohort_whose_messages_are_too_long_is_refused_before_it_counts(
         self, pool, name, members, dropouts
@@ -717,15 +709,6 @@ class TestLength:
             certificate=dict.fromkeys(left if dropouts else (), "0" * 128),
         )  # fmt: skip
         assert decode(encode(request)).survivors == left
-
-    def test_a_plan_of_such_cohorts_gives_no_terms(self):
-        ids = ["\u9662" * 150 + str(i) for i in range(400)]
-        people = Population.from_arrays(sizes=[40] * 400, epsilon=[4.0] * 400, delta=1e-5, ids=ids)
-        training = Training(rounds=1, cohort_size=400, batch_size=10)
-        plan = make_plan(people, training, seed=0, accountant=Contract(trust="distributed"))
-        keys = {name: f"{i:064x}" for i, name in enumerate(ids)}
-        with pytest.raises(InputError, match=r"at most [0-9]+ with members"):
-            pool_from_plan(plan, keys)
 
     @pytest.fixture
     def long_run(self, pool):
@@ -750,11 +733,6 @@ class TestLength:
         assert len(accepted.cohorts) == 20_000
         assert len(encode(hello)) < 5000
         assert decode(encode(hello)).accepted["pool"] == accepted.outline()
-
-    def test_terms_that_nobody_could_read_are_not_written(self, long_run, monkeypatch):
-        monkeypatch.setattr(module, "LARGEST_TERMS", 1 << 20)
-        with pytest.raises(InputError, match=r"the terms of 'ward' have .* fewer rounds"):
-            long_run()
 
 
 def test_the_outline_of_a_pool_differs_where_the_pool_does(pool):
@@ -818,14 +796,6 @@ class TestPlan:
         assert pool.cohorts.items() <= everything.cohorts.items()
         assert len(pool.cohorts) == plan.counts[2]
         check_terms(terms, 400)
-
-    def test_no_sum_wraps_and_every_record_has_its_units(self, plan):
-        exponent, bits = plan.noise.pool.exponent, plan.noise.pool.modulus_bits
-        for k in np.flatnonzero(plan.counts):
-            lattice = Lattice(float(plan.alone_multipliers[k]), 1.0, exponent)
-            assert lattice.bound >= 2**22
-            most = plan.population.sizes[k] * lattice.bound + 16.5 * 2**exponent
-            assert 3 * most < 2 ** (bits - 1)
 
     def test_a_plan_in_which_nobody_counts_on_others_is_not_masked(self, plan, keys):
         trust = Contract(trust="distributed", colluding=plan.training.cohort_size - 1)

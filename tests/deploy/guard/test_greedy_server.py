@@ -129,25 +129,6 @@ def test_a_thousand_greedy_requests_are_refused(handler, good, data_file, greedy
     assert len(answer.message) < 600
 
 
-def test_the_same_request_ungreedy_is_granted(handler, good):
-    request = good()
-    answer = ask(handler, {"kind": "draw?", **request.header()}, request.vector.tobytes())
-    assert isinstance(answer, DrawUpdate)
-    assert handler._trainer.calls == 1
-
-
-def test_replays_give_the_same_bytes_or_nothing(handler, good):
-    dice = np.random.default_rng(0)
-    given = {}
-    for _ in range(300):
-        where = {"round": int(dice.integers(8)), "draw": int(dice.integers(2))}
-        answer = handler.answer(good(**where, step_sizes=[0.1, float(dice.integers(1, 3))]))
-        if isinstance(answer, DrawUpdate):
-            known = given.setdefault((*where.values(),), answer.vector.tobytes())
-            assert known == answer.vector.tobytes()
-    assert len(given) == 6 == handler._trainer.calls  # the run's draws, each computed once
-
-
 @pytest.mark.parametrize("across_runs", ["summed", "composed"])
 def test_a_hundred_runs_under_new_names_never_pass_the_lifetime_cap(
     open_handler, good, terms, folder, across_runs

@@ -9,7 +9,7 @@ import pytest
 from dpcohort._version import __version__
 from dpcohort.accounting._samplers import SAMPLERS
 from dpcohort.deploy._formats import replace
-from dpcohort.deploy.guard import DrawUpdate, Hello, Refusal, RunReceipt, check_with_sampling
+from dpcohort.deploy.guard import DrawUpdate, Hello, RunReceipt, check_with_sampling
 from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest
 from dpcohort.deploy.ledger import DrawKey, verify_ledger
 from dpcohort.deploy.ledger import _ledger as ledger_module
@@ -202,11 +202,6 @@ def test_a_receipt_is_the_runs_own(open_handler, good, trainer):
     other = handler.answer(ReceiptRequest(run="autumn"))
     assert (other.spending["run"], other.spending["counted_draws"]) == ("autumn", 0)
     assert "spring" not in str(other)
-
-
-def test_answers_are_not_requests(open_handler, trainer):
-    handler = open_handler(trainer=trainer)
-    assert handler.answer(Refusal(code="x", message="y")).code == "malformed"
 
 
 @pytest.mark.parametrize("where", ["reserve", "release"])

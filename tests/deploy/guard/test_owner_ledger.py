@@ -115,17 +115,6 @@ def test_a_ledger_that_is_there_is_not_replaced(folder, start, terms):
     assert (folder / "w.ledger").read_bytes() == before
 
 
-def test_terms_of_an_earlier_version_are_served_and_can_be_pinned(folder, start, terms_file):
-    with ClientLedger.create(folder / "w.ledger") as ledger:
-        cap = LifetimeCap(epsilon=4.0, delta=1e-5, across_runs="summed")
-        ledger.register("ward", cap)
-        known = ledger.id
-    assert start(terms_file).ledger_id is None
-    assert pin_ledger(terms_file, folder / "w.ledger") == known
-    assert pin_ledger(terms_file, folder / "w.ledger") == known  # twice is once
-    assert start(terms_file).ledger_id == known
-
-
 def test_a_ledger_of_other_data_is_not_pinned(folder, terms_file):
     with ClientLedger.create(folder / "w.ledger") as ledger:
         ledger.register("another ward", LifetimeCap(epsilon=4.0, delta=1e-5))

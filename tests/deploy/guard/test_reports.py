@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from dpcohort.accounting import Event, History
@@ -27,10 +24,9 @@ from dpcohort.deploy.guard import (
     ReportRequest,
     check_with_sampling,
 )
-from dpcohort.deploy.guard import _service as service
 from dpcohort.deploy.guard import _training as training
 from dpcohort.deploy.guard._files import GuardedData
-from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest, decode, encode
+from dpcohort.deploy.guard._protocol import HelloRequest, ReceiptRequest
 from dpcohort.deploy.guard._start import terms_in_words
 from dpcohort.deploy.guard._terms import terms_from_plan
 from dpcohort.deploy.guard._training import LocalTraining
@@ -43,9 +39,6 @@ from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.models import build_model
 from dpcohort.tasks import Task
 from dpcohort.training import Training
-
-from .test_greedy_server import FIELDS, NAN, ODD
-from .test_greedy_server import ask as send
 
 REPORTS = AcceptedReports(count=3, loss_bound=4.0, least_noise_multiplier=5.0)
 KEY = DrawKey(dataset="ward", run="spring", round=0, draw=REPORT_DRAW)
@@ -166,16 +159,6 @@ def test_asked_again_it_is_what_is_stored(noted, ask):
     assert (len(noted.noted.reports), spent(noted)) == (1, entries)
 
 
-@pytest.mark.parametrize(
-    "change", [{"vector": np.ones(18, np.float32)}, {"noise_multiplier": 6.0}], ids=["w", "z"]
-)
-def test_there_is_one_report_a_round(noted, ask, change):
-    noted.answer(ask())
-    refusal = noted.answer(ask(**change))
-    assert (refusal.code, refusal.counted) == ("other-request", True)
-    assert len(noted.noted.reports) == 1
-
-
 def test_the_runs_reports_end_and_leave_its_draws_alone(noted, ask, good):
     for round in range(3):
         assert isinstance(noted.answer(ask(round=round)), DrawUpdate)
@@ -220,27 +203,6 @@ def test_what_the_owner_did_not_accept_is_refused_and_costs_nothing(noted, ask, 
     assert (noted.noted.reports, spent(noted)) == ([], 0)
 
 
-@settings(
-    max_examples=300,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(field=st.sampled_from([*FIELDS, "statistic"]), value=ODD | NAN)
-def test_odd_requests_for_reports_are_refused_and_cost_nothing(noted, ask, field, value):
-    assume((field, value) not in [("round", 0), ("step_sizes", [1])])  # these are none
-    request = ask()
-    header = {"kind": "report?", **request.header(), field: value}
-    answer = send(noted, header, request.vector.tobytes())
-    assert isinstance(answer, Refusal)
-    assert (answer.counted, noted.noted.reports, spent(noted)) == (False, [], 0)
-
-
-def test_a_run_that_nobody_accepted_has_no_reports(noted, ask):
-    assert noted.answer(ask(run="autumn")).code == "not-accepted"
-    assert (noted.noted.reports, spent(noted)) == ([], 0)
-
-
 def test_terms_that_say_nothing_of_reports_allow_none(open_handler, ask, good):
     trainer = Noted(good().layout)
     handler = open_handler(trainer=trainer)
@@ -268,53 +230,6 @@ def test_a_draw_is_not_had_at_the_price_of_a_report(open_handler, with_run, good
     assert (trainer.reports, trainer.updates, spent(handler)) == ([], [], 0)
 
 
-def test_a_failed_report_stays_counted_and_says_nothing_of_why(noted, ask):
-    noted.noted.error, said = ValueError("record 7 has age 4711"), []
-    noted._log = said.append
-    refusal = noted.answer(ask())
-    assert (refusal.code, refusal.counted) == ("failed", True)
-    assert refusal.message == "the report could not be computed; it stays counted"
-    assert said == ["training failed: ValueError"]
-    assert noted.answer(ask()).code == "lost"
-    assert len(noted.noted.reports) == 1
-
-
-def test_a_report_lost_in_a_crash_is_not_made_again(open_handler, lasting, ask, good):
-    handler = open_handler(lasting)
-    charge = handler.ledger.terms("ward", "spring").of_reports().charge(1)
-    handler.ledger.reserve(KEY, charge, clip=2.0)
-    handler.ledger.close()
-    trainer = Noted(good().layout)
-    refusal = open_handler(lasting, trainer=trainer).answer(ask())
-    assert (refusal.code, refusal.counted, trainer.reports) == ("lost", True, [])
-
-
-def test_reports_leave_at_multiples_of_answer_seconds(noted, ask, tmp_path, monkeypatch):
-    terms = replace(noted.terms, answer_seconds=100.0)
-    noted.terms, slept, lines = terms, [], []
-    monkeypatch.setattr(service.time, "sleep", slept.append)
-    guard = service.GuardService(noted, tmp_path / "s", log=lines.append)
-    try:
-        started = time.monotonic()
-        guard._wait(noted.answer(ask()), started)
-        guard._wait(noted.answer(ask()), started)  # sent again: no record is looked at
-    finally:
-        guard.stop()
-    assert len(slept) == 1
-    assert 90 < slept[0] <= 100
-
-
-def test_the_log_says_that_it_was_a_report(noted, ask):
-    line = service._line(ask(), noted.answer(ask()))
-    assert line == "report? 'spring' round 0: counted, computed, sent"
-
-
-def test_a_request_survives_the_wire(ask):
-    found = decode(encode(ask()))
-    assert type(found) is ReportRequest
-    assert found.sha256() == ask().sha256()
-
-
 # what reports cost
 
 
@@ -338,27 +253,6 @@ def test_the_guard_composes_reports_with_draws(open_handler, lasting, ask, good,
     handler.ledger.close()
     text = lifetime_receipt(read_state(folder / "ward.ledger"), "ward").text()
     assert "3 of 3 reports at z = 5, rate 1: epsilon" in text
-
-
-@pytest.mark.parametrize("across_runs", ["summed", "composed"])
-def test_the_lifetime_cap_counts_reports(open_handler, lasting, ask, good, across_runs):
-    run = lasting.runs[0]
-    runs = tuple(replace(run, run=f"run-{i}", plan=None) for i in range(9))
-    terms = replace(lasting, runs=runs, across_runs=across_runs, lifetime_epsilon=10.0)
-    handler = open_handler(terms, trainer=Noted(good().layout))
-    granted = [
-        isinstance(handler.answer(ask(run=one.run, round=round)), DrawUpdate)
-        for one in runs
-        for round in range(3)
-    ]
-    if across_runs == "summed":
-        assert sum(granted) == 6  # two runs of epsilon 5, whatever of them is used
-    else:
-        reports = Event.of(noise_multiplier=5.0, sampling_rate=1.0, steps=sum(granted))
-        assert History((reports,)).epsilon(1e-4) <= 10.0
-    receipt = handler.ledger.receipt("ward")
-    assert receipt.holds
-    assert receipt.certified_epsilon <= 10.0
 
 
 def test_a_composed_cap_refuses_the_report_too_many(open_handler, lasting, ask, good):
@@ -398,14 +292,6 @@ def test_the_error_of_the_noise_is_paid_for_reports_too(lasting):
     check_with_sampling(replace(loose, reports=None), 18)
     with pytest.raises(BudgetExceededError, match=r"2\^-130"):
         check_with_sampling(loose, 18)
-
-
-def test_terms_without_reports_are_written_as_before(with_run):
-    accepted = with_run().runs[0].run_terms(40)
-    assert "reports" not in accepted.to_dict()
-    again = RunTerms(**accepted.to_dict(), reports=dict(REPORTS))
-    assert again.reports == REPORTS
-    assert RunTerms(**again.to_dict()) == again
 
 
 def test_a_plans_terms_hold_its_reports_and_say_so():

@@ -144,22 +144,6 @@ def test_an_error_nobody_foresaw_is_logged_without_its_text(serve, monkeypatch, 
     assert waits == ["failed"]  # records may have been looked at: not at once either
 
 
-def test_draws_are_done_one_at_a_time(serve, good):
-    trainer = Quick(good().layout, 0.02)
-    path = serve(trainer=trainer).path
-
-    def ask(round):
-        with GuardClient(path) as guard:
-            guard.draw(good(round=round))
-
-    threads = [threading.Thread(target=ask, args=(round,)) for round in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert trainer.most == 1
-
-
 def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
     serve, with_run, good, folder
 ):

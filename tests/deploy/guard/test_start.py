@@ -21,7 +21,6 @@ from dpcohort.deploy.guard import GuardClient
 from dpcohort.deploy.guard import _start as module
 from dpcohort.deploy.guard._start import check_answer_time, check_terms, open_guard
 from dpcohort.deploy.guard._terms import commented_terms
-from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
 
 
@@ -192,20 +191,6 @@ def test_other_data_under_the_same_name_are_refused(folder, data_file, terms):
         start(folder, data_file, terms)
 
 
-def test_a_ledger_made_by_hand_is_used(folder, data_file, terms):
-    with ClientLedger.create(folder / "w.ledger") as ledger:
-        ledger.register("ward", LifetimeCap(epsilon=4.0, delta=1e-5, across_runs="summed"))
-    start(folder, data_file, terms).stop()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes where others cannot")
-def test_a_folder_that_cannot_be_written_is_said(folder, data_file, terms):
-    folder.chmod(0o500)
-    with pytest.raises(InputError, match="cannot be"):
-        start(folder, data_file, terms)
-    folder.chmod(0o700)
-
-
 class Asked:
     """A trainer that says what it was asked for."""
 
@@ -238,12 +223,6 @@ def test_the_time_of_an_answer_covers_a_draw_of_all_records(
     assert [line.startswith("WARNING: a draw of all 40") for line in said] == (
         [True] if outcome == "warned" else []
     )
-
-
-def test_a_guard_does_not_start_with_answers_that_no_draw_keeps(folder, data_file, terms):
-    with pytest.raises(InputError, match=r"draw of all 40 records.*Set answer_seconds"):
-        start(folder, data_file, replace(terms, answer_seconds=1e-6))
-    assert not (folder / "w.ledger").exists()
 
 
 def test_one_thread_computes_whatever_the_caller_uses(folder, data_file, terms, good, monkeypatch):

@@ -36,12 +36,6 @@ def data_file(folder):
     return path
 
 
-def test_without_a_task_the_fingerprint_is_what_it_was():
-    assert PLAIN.sha256() == replace(PLAIN, task={"kind": "classification"}).sha256()
-    assert ModelTerms(name="logistic", input_shape=(64,), classes=10).sha256()[:8] == "e6edb7c2"
-    assert PLAIN.sha256() == replace(PLAIN, task={"names": ["a", "b", "c"]}).sha256()
-
-
 @pytest.mark.parametrize(
     "other",
     [

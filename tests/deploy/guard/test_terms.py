@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 
 import numpy as np
 import pytest
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.data import TableColumns
 from dpcohort.deploy._formats import replace
-from dpcohort.deploy.guard import AcceptedRun, GuardTerms, ModelTerms
+from dpcohort.deploy.guard import GuardTerms, ModelTerms
 from dpcohort.deploy.guard._terms import (
-    TableTerms,
     commented_terms,
     layout_sha256,
     pool_from_plan,
@@ -117,25 +114,6 @@ def test_terms_of_a_plan_are_for_a_client_with_a_budget():
         terms_from_plan(plan, "gift", run="spring", model=MODEL)
 
 
-def test_terms_say_how_the_owners_table_is_read(folder):
-    columns = TableColumns(
-        label="sick", labels=["no", "yes"], features=["age"], bounds={"age": (0, 110)}
-    )
-    model = ModelTerms(name="logistic", input_shape=(1,), classes=2)
-    table = TableTerms(client="anybody", columns=columns, test_share=0.25)
-    text = terms_from_plan(_plan(), "b", run="spring", model=model, table=table)
-    found = read(folder, text).table
-    assert found.client == "b"
-    assert (found.columns.label, found.columns.labels) == ("sick", ("no", "yes"))
-    with pytest.raises(InputError, match=r"a table \[table.columns\]"):
-        TableTerms(client="b", columns="age")
-
-
-def test_a_run_twice_is_refused(terms):
-    with pytest.raises(InputError, match="one run only"):
-        replace(terms, runs=terms.runs * 2)
-
-
 def test_the_rate_is_the_batch_over_the_records(terms):
     accepted = terms.runs[0].run_terms(40)
     assert accepted.sampling_rate == 10 / 40
@@ -168,28 +146,6 @@ def test_fingerprints_tell_models_and_layouts_apart():
     assert len({model.sha256(), *(other.sha256() for other in others)}) == 5
     assert ModelTerms(name="mlp", input_shape=[5], classes=3, options={"hidden": [4]}) == model
     assert layout_sha256([("a", (2,)), ("b", (2,))]) != layout_sha256([("b", (2,)), ("a", (2,))])
-
-
-def test_a_socket_group_has_a_number(terms):
-    import grp
-
-    group = grp.getgrgid(os.getgid())
-    assert replace(terms, socket_group=group.gr_name).socket_gid == group.gr_gid
-    assert terms.socket_gid is None
-
-
-def test_a_run_checks_its_numbers_even_without_noise():
-    with pytest.raises(InputError, match="rounds"):
-        AcceptedRun(
-            run="a",
-            epsilon=1.0,
-            delta=1e-5,
-            clip=1.0,
-            batch_size=5,
-            local_steps=1,
-            rounds=0,
-            draws=1,
-        )
 
 
 def test_a_key_or_table_that_is_missing_is_called_so():

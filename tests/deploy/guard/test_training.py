@@ -126,16 +126,6 @@ def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
         assert np.array_equal((integers * unit).astype(np.float32), found)
 
 
-def test_the_model_that_arrives_is_the_one_trained(data, no_noise):
-    training = LocalTraining(MODEL, data)
-    draw = ((SAMPLERS["poisson"], 1.0, 30), [0.1])
-    a, b = (
-        training.update(np.full(training.dimension, w, np.float32), Lattice(1.0, 1.0), *draw)
-        for w in (0.0, 0.3)
-    )
-    assert not np.allclose(a, b)
-
-
 class Forgetful(torch.nn.Module):
     """A linear layer with something that is not a function of record and weights."""
 

@@ -41,22 +41,11 @@ def test_weights_that_training_starts_from_are_said_with_whose_they_are(terms):
     assert "ImageNet). Not trained: 1.weight." in text
 
 
-def test_composition_that_trusts_the_server_is_pointed_out(terms):
-    text = "\n".join(terms_in_words(replace(terms, across_runs="composed"), 40))
-    assert "WARNING: across_runs is composed" in text
-
-
 def test_windows_and_ends_are_said(terms):
     run = replace(terms.runs[0], until="2999-12-31")
     text = "\n".join(terms_in_words(replace(terms, per="30 days", runs=(run,)), 40))
     assert "over all runs in any 30 days (" in text
     assert "Until 2999-12-31 (UTC) and no longer." in text
-
-
-def test_closed_runs_are_said_to_be_closed(terms):
-    text = "\n".join(terms_in_words(replace(terms, closed_runs=("spring",)), 40))
-    assert "Closed, not answered: spring." in text
-    assert "Run spring" not in text
 
 
 def test_a_run_that_the_cap_cannot_hold_is_pointed_out(terms):

@@ -58,8 +58,3 @@ def test_a_counter_that_has_counted_is_not_started_again(counter):
     with pytest.raises(InputError, match="earlier ledger"):
         create_counter(counter, LEDGER)
     assert read_counter(counter)[0] == 1
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    with pytest.raises(InputError, match="cannot be written"):
-        create_counter(tmp_path / "no" / "counter", LEDGER)

@@ -68,11 +68,6 @@ def test_a_thousand_greedy_requests_are_refused(ledger, greedy):
     assert ledger.head[0] == 3  # nothing was written
 
 
-def test_the_same_request_ungreedy_is_granted(ledger):
-    ask(ledger, GOOD)
-    assert ledger.head[0] == 4
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_any_order_of_requests_agrees_with_a_plain_model(path, terms, seed):
     """Grants, refusals and stored bytes against a dictionary and one composition a draw."""

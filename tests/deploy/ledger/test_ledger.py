@@ -101,18 +101,6 @@ class TestReserve:
             ledger.reserve(key(0, dataset="other"), step, clip=1.0)
         ledger.reserve(key(0), step, clip=1.0)
 
-    def test_two_thousand(self, path, key, terms):
-        with ClientLedger.create(path) as ledger:
-            ledger.register("ward", LifetimeCap(epsilon=3.0, delta=1e-5))
-            many = replace(terms, epsilon=3.0, sampling_rate=0.01, rounds=2000, draws=2000)
-            ledger.accept("ward", "spring", many)
-            step = Event.of(noise_multiplier=2.0, sampling_rate=0.01, steps=1)
-            for round in range(2000):
-                ledger.reserve(key(round), step, clip=1.0)
-            with pytest.raises(BudgetExceededError, match="all 2000 draws"):
-                ledger.reserve(key(1999, draw=1), step, clip=1.0)
-        assert counted(path) == 2000
-
 
 def ledger_limit(terms):
     """How many single steps fit the cap, without the ledger's own arithmetic."""
@@ -163,11 +151,6 @@ class TestRelease:
             with pytest.raises(BudgetExceededError, match="no output"):
                 again.output(key(0))
         assert counted(path) == 1
-
-    def test_only_bytes(self, ledger, key, step):
-        ledger.reserve(key(0), step, clip=1.0)
-        with pytest.raises(InputError, match="bytes"):
-            ledger.release(key(0), "text")
 
     def test_exchanged_bytes_are_not_sent(self, ledger, path, key, step):
         ledger.reserve(key(0), step, clip=1.0)
@@ -236,17 +219,6 @@ class TestRollBack:
         with pytest.raises(VerificationError, match=ROLLED_BACK):
             ClientLedger(path)
 
-    def test_without_the_counter_it_would_not_be(self, ledger, path, key, step, folder):
-        """The control: putting back both files is what the counter's other place is for."""
-        copy(path, folder / "old")
-        shutil.copy(f"{path}.counter", folder / "old.counter")
-        ledger.reserve(key(0), step, clip=1.0)
-        ledger.close()
-        put_back(folder / "old", path)
-        shutil.copy(folder / "old.counter", f"{path}.counter")
-        with ClientLedger(path) as fooled:
-            assert fooled.head[0] == 3
-
     def test_under_an_open_ledger(self, ledger, path, key, step, folder):
         ledger.reserve(key(0), step, clip=1.0)
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -266,14 +238,6 @@ class TestRollBack:
         put_back(folder / "fork.ledger", path)
         with pytest.raises(VerificationError, match="another entry 4"):
             ClientLedger(path)
-
-    def test_the_newest_copy_is_welcome(self, ledger, path, key, step, folder):
-        ledger.reserve(key(0), step, clip=1.0)
-        copy(path, folder / "newest")
-        ledger.close()
-        put_back(folder / "newest", path)
-        with ClientLedger(path) as again:
-            again.reserve(key(1), step, clip=1.0)
 
     def test_a_counter_that_is_missing_or_anothers(self, ledger, path, folder):
         ledger.close()
@@ -350,26 +314,6 @@ def test_threads_race_for_the_last_draws(ledger, path, key, step, terms):
     assert len(granted) == ledger_limit(terms)
     assert len(granted) + len(refused) == 120
     assert sum(counted(path, run) for run in runs) == len(granted)
-
-
-def test_threads_of_one_ledger_share_it(ledger, path, key, step):
-    errors = []
-
-    def spend(draw):
-        try:
-            for round in range(10):
-                ledger.reserve(key(round, draw=draw), step, clip=1.0)
-                ledger.release(key(round, draw=draw), b"%d" % draw)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=spend, args=(draw,)) for draw in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert counted(path) == 40
 
 
 @pytest.fixture

@@ -49,13 +49,6 @@ def kinds(path, **options):
     return [finding["what"] for finding in verify_ledger(path, **options).findings]
 
 
-def test_all_holds(spent):
-    found = verify_ledger(spent)
-    assert found.holds
-    assert (found.entries, found.head) == read_state(spent).head
-    assert found.to_dict()["findings"] == []
-
-
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
@@ -222,11 +215,6 @@ def test_the_risk_over_all_runs_counts_as_the_cap_does(spent, path, folder, term
     assert 0.05 < composed < summed <= whole * (1 + 1e-12)  # a run that was begun counts in full
 
 
-def test_no_such_data_set(receipt, path):
-    with pytest.raises(InputError, match="one of ward"):
-        lifetime_receipt(read_state(path), "home")
-
-
 # SPDX-License-Identifier: Apache-2.0
 
 
@@ -248,16 +236,6 @@ def test_a_backup_taken_while_open_is_whole(ledger, path, key, step, folder):
     assert (folder / "copy").stat().st_mode & 0o077 == 0
     with ClientLedger(folder / "copy") as copy:
         assert copy.head == ledger.head
-
-
-def test_nothing_is_overwritten(ledger, path):
-    with pytest.raises(InputError, match="File exists"):
-        back_up(path, path)
-
-
-def test_a_place_that_cannot_be_written(ledger, path, folder):
-    with pytest.raises(InputError, match="cannot be"):
-        back_up(path, folder / "no" / "copy")
 
 
 RUN = {

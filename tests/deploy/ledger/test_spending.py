@@ -36,11 +36,6 @@ def test_mixed_runs_compose_as_one_history(terms, other):
     assert len(composed(CAP, draws).events) == 2
 
 
-def test_nothing_spent_is_nothing(terms):
-    assert spent_epsilon(CAP, [(terms, 0)]) == 0
-    assert fits_cap(CAP, [])
-
-
 def test_mixed_relations_count_under_the_stronger(terms):
     fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
     both = [(terms, 5), (fixed, 5)]
@@ -123,14 +118,6 @@ def test_fitting_steps_is_the_last_that_fits(terms, other):
     assert fitting_steps(replace(CAP, epsilon=90.0), runs, "a") == 40  # the run's own terms
 
 
-def test_fitting_steps_of_a_run_under_another_relation(terms):
-    fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=4.0)
-    runs = {"a": (terms, 5), "b": (fixed, 0)}
-    fit = fitting_steps(CAP, runs, "b")
-    assert 0 < fit < 60
-    assert not fits_cap(CAP, [(terms, 5), (fixed, fit + 1)])
-
-
 def test_thousands_of_draws_need_few_compositions(terms, monkeypatch):
     calls = []
     monkeypatch.setattr(spending, "fits_cap", lambda *a: calls.append(1) or fits_cap(*a))
@@ -157,10 +144,3 @@ def test_data_sets_do_not_share_what_was_certified(terms):
         check_cap(known, "poor", CAP, {"a": (terms, 50)}, "a")
     with pytest.raises(LifetimeCapError):
         check_cap(known, "rich", CAP, {"a": (terms, 50)}, "a")
-
-
-def test_equal_histories_are_composed_once(terms):
-    spending._epsilon.cache_clear()
-    for _ in range(3):
-        spent_epsilon(CAP, [(terms, 11)])
-    assert spending._epsilon.cache_info().misses == 1

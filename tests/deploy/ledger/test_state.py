@@ -38,20 +38,6 @@ def book(terms):
     return made
 
 
-def test_rows_add_up(book, step):
-    reserve = {"event": step.to_dict(), "clip": 1.0}
-    book.add("reserve", reserve, **DRAW)
-    book.add("reserve", reserve, **{**DRAW, "draw": 1})
-    book.add("release", {"sha256": "f" * 64}, **DRAW)
-    account = book.state.account("ward", "spring")
-    assert len(account.draws) == 2
-    assert list(account.draws.values()) == [(6, "f" * 64), None]
-    book.add("discard", {}, dataset="ward", run="spring")
-    assert account.discarded == 7
-    assert not account.stored()
-    assert book.state.head[0] == 7
-
-
 @pytest.mark.parametrize(
     ("kind", "where", "error"),
     [
@@ -97,12 +83,6 @@ def test_a_draw_is_reserved_and_released_once(book, step):
         book.state.check(book.row("reserve", reserve, **DRAW))
     with pytest.raises(BudgetExceededError, match="only one"):
         book.state.check(book.row("release", {"sha256": "e" * 64}, **DRAW))
-
-
-def test_what_was_given_out_is_known_by_its_hash(book, step):
-    book.add("reserve", {"event": step.to_dict(), "clip": 1.0}, **DRAW)
-    with pytest.raises(InputError, match="sha256 = 3"):
-        book.state.check(book.row("release", {"sha256": 3}, **DRAW))
 
 
 def test_a_run_ends_with_its_draws(book, step, terms):

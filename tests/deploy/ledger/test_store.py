@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpcohort.deploy.ledger._store import FIRST_LINK, SCHEMA, Entry, LedgerStore
+from dpcohort.deploy.ledger._store import SCHEMA, Entry, LedgerStore
 from dpcohort.errors import InputError, VerificationError
 
 FIRST = Entry.following(None, "opened", {"ledger": "a" * 32})
@@ -101,19 +101,6 @@ def test_what_is_not_a_ledger(folder):
         LedgerStore(folder / "text")
 
 
-def test_names_with_odd_characters(folder):
-    path = folder / "a?b#c%20d é.ledger"
-    LedgerStore.create(path, FIRST)
-    with closing(LedgerStore(path)) as store:
-        assert list(store.entries()) == [FIRST]
-
-
-def test_nothing_is_made_over_what_is_there(store, path):
-    with pytest.raises(InputError, match="File exists"):
-        LedgerStore.create(path, FIRST)
-    assert list(store.entries()) == [FIRST]
-
-
 def test_a_damaged_page_is_noticed(store, path):
     last = FIRST
     with store.transaction():
@@ -179,12 +166,6 @@ def entry():
     return Entry.following(
         (4, "a" * 64), "reserve", {"clip": 1.0}, dataset="d", run="r", round=1, draw=2
     )
-
-
-def test_the_next_row_links_to_the_last(entry):
-    assert (entry.seq, entry.previous) == (5, "a" * 64)
-    assert entry.is_whole()
-    assert Entry.following(None, "opened", {}).previous == FIRST_LINK
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,6 @@ def test_masks_cancel_at_any_length():
         np.testing.assert_array_equal(add_masks_(masked, seeds[2:], seeds[:2]), vector)
 
 
-def test_a_stream_does_not_begin_again():
-    """Parts of a long vector have different masks."""
-    mask = add_masks_(np.zeros(5 * 8192, np.uint64), [bytes(32)])
-    assert len(set(mask.tolist())) == mask.size
-
-
 def test_the_modulus_is_prime():
     odd, twos = PRIME - 1, 0
     while odd % 2 == 0:
@@ -61,11 +55,6 @@ def test_fewer_shares_fit_every_secret():
         last = rest * pow(weights[2], -1, PRIME) % PRIME
         assert join({**known, 5: last}) == secret
     assert join(known) != b"a" * 32
-
-
-def test_shares_of_the_same_secret_are_new_every_time():
-    once, again = (split(bytes(32), threshold=2, members=3) for _ in range(2))
-    assert not set(once) & set(again)
 
 
 def test_two_shares_at_one_place_are_refused():

@@ -54,25 +54,6 @@ def test_largest_and_smallest_sums_do_not_wrap(make_cohort):
     np.testing.assert_array_equal(cohort.unmask(cohort.collected(values)), [-128, 124])
 
 
-def test_nobody_vanishing_takes_two_exchanges(make_cohort):
-    cohort = make_cohort(5, dropouts=1)
-    server = cohort.collected(cohort.values())
-    assert not server.needs_agreement
-    assert server.is_agreed
-    cohort.unmask(server)
-    assert server.certificate == {}
-
-
-def test_rounds_after_one_with_dropouts(make_cohort):
-    """Who vanished is back in the next round, with the same keys; its seeds are new."""
-    cohort = make_cohort(5, dropouts=1)
-    for round, absent in enumerate([["ward-2"], [], ["ward-0"]]):
-        values = cohort.values(round)
-        server = cohort.collected(values, absent=absent, round=round)
-        clear = sum(values[name] for name in cohort.names if name not in absent)
-        np.testing.assert_array_equal(cohort.unmask(server), clear)
-
-
 def test_a_member_that_restarts_in_between(make_cohort):
     """It keeps nothing but its secret: shares sealed for it before can be opened after."""
     cohort = make_cohort(4, dropouts=1)
@@ -108,21 +89,6 @@ def test_what_is_left_under_masks_is_uniform(make_cohort):
     others = [one for name, one in cohort.members.items() if name != "ward-1"]
     part = sum(one.mask(asked, zeros).vector for one in others) % np.uint64(2**37)
     assert stats.chisquare(np.bincount((part >> np.uint64(29)).astype(int))).pvalue > 1e-6
-
-
-def test_masks_of_two_rounds_and_of_two_members_are_independent(make_cohort):
-    cohort = make_cohort(3, coordinates=200_000, bits=40)
-    zeros = np.zeros(cohort.coordinates, np.int64)
-    first, second = (
-        cohort.members["ward-0"].mask(cohort.ask(round), zeros).vector for round in (0, 1)
-    )
-    other = cohort.members["ward-1"].mask(cohort.ask(0), zeros).vector
-    for one, two in ((first, second), (first, other)):
-        assert not (one == two).any()
-        both = 16 * (one >> np.uint64(36)) + (two >> np.uint64(36))
-        assert stats.chisquare(np.bincount(both.astype(int), minlength=256)).pvalue > 1e-6
-        difference = (one - two) % np.uint64(2**40) >> np.uint64(32)
-        assert stats.chisquare(np.bincount(difference.astype(int))).pvalue > 1e-6
 
 
 def test_pairwise_masks_alone_differ_between_rounds(make_cohort):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine import BatchedEngine, Experiment, Optimiser, ReferenceEngine, Streams
+from dpcohort.engine import BatchedEngine, Optimiser, ReferenceEngine
 from dpcohort.engine.clipping import (
     ClippedNetwork,
     FlatLayout,
@@ -18,6 +18,8 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
 )
 from dpcohort.models import freeze
+
+from ..conftest import seeded
 
 
 class LoRA(nn.Module):
@@ -93,9 +95,7 @@ def test_both_engines_train_alike_and_only_what_is_trained(name, make_plan, make
     records = make_records(x, [20, 9, 15, 16])
     found = []
     for kind in (ReferenceEngine, BatchedEngine):
-        one = Experiment(
-            plan=plan, records=records, streams=Streams.seeded(0), optimiser=Optimiser()
-        )
+        one = seeded(plan, records, 0, optimiser=Optimiser())
         engine = kind(model, [one])
         state = engine.initial_states()[0]
         for _ in engine.rounds([state]):
@@ -104,17 +104,3 @@ def test_both_engines_train_alike_and_only_what_is_trained(name, make_plan, make
     start = FlatLayout(model).flatten(model).to(found[0])
     assert found[0].numel() == sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert float((found[0] - found[1]).norm() / (found[0] - start).norm()) < 1e-5
-
-
-def test_peft_where_it_is_installed():
-    peft = pytest.importorskip("peft")
-    torch.manual_seed(0)
-    base = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3))
-    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["1", "3"])).double()
-    x, y = _records()
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:  # they start at zero, which would hide the others
-            nn.init.normal_(parameter)
-    weights = FlatLayout(model).flatten(model)
-    net = ClippedNetwork(model, cross_entropy, x, y)
-    assert torch.allclose(net.gradients(weights, x, y), _one_by_one(model, x, y), atol=1e-10)

@@ -11,7 +11,7 @@ from torch import nn
 
 from dpcohort.engine.clipping import ClippedNetwork, FlatLayout, cross_entropy
 from dpcohort.engine.clipping import _kernels as kernels
-from dpcohort.engine.clipping._convolution import StackedConvolution, patches
+from dpcohort.engine.clipping._convolution import StackedConvolution
 from dpcohort.engine.clipping._network import MaxPool
 
 CONVOLUTIONS: list[tuple[Any, ...]] = [
@@ -91,14 +91,6 @@ def test_a_formed_gradient_does_not_depend_on_the_examples_beside_it(cuda: str, 
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
-def test_without_a_gpu_patches_are_views_of_torch() -> None:
-    image = torch.randn(2, 3, 5, 5)
-    got, _ = patches(image, ((3, 3), (1, 1), (1, 1), (1, 1)))
-    unfolded = torch.nn.functional.unfold(image, 3, padding=1)
-    expected = unfolded.view(2, 3, 3, 3, 25).permute(0, 4, 2, 3, 1).reshape(2, 25, 27)
-    assert torch.equal(got, expected)
-
-
 LAYERS: list[tuple[Any, ...]] = [
     ((2, 2), (2, 2), (0, 0)),
     ((2, 2), (1, 1), (0, 0)),
@@ -135,13 +127,6 @@ def test_the_kernels_give_torchs_numbers(
         results.append((out.detach(), inputs.grad))
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-6, atol=1e-6)
-
-
-def test_not_a_number_comes_through(cuda: str) -> None:
-    image = torch.zeros(1, 1, 4, 4, device=cuda)
-    image[0, 0, 1, 1] = float("nan")
-    out = MaxPool(2)(image)
-    assert torch.isnan(out).flatten().tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("pool", [(2, 2, 0), (3, 1, 1)])

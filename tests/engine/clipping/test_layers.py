@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dpcohort.engine.clipping import ClippedNetwork, FlatLayout, per_example_gradients
 from dpcohort.engine.clipping._layers import (
-    StackedEmbedding,
     StackedLinear,
     add_outer_sums,
     gram_is_cheaper,
@@ -21,12 +20,6 @@ from dpcohort.engine.clipping._layers import (
 def stacked() -> StackedLinear:
     layer = nn.Linear(3, 2)
     return StackedLinear(layer, "", FlatLayout(layer))
-
-
-def test_rows_are_split_in_order() -> None:
-    layer = stacked()
-    layer.bind(torch.zeros(2, 8), 8)
-    assert layer.by_group(torch.arange(8)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_layer_used_twice_in_a_pass_says_so() -> None:
@@ -82,19 +75,6 @@ def test_cancelling_positions_do_not_hide_a_gradient() -> None:
     torch.testing.assert_close(found, exact, rtol=1e-5, atol=0.0)
 
 
-def test_each_group_of_rows_meets_its_own_weights() -> None:
-    layer = nn.Linear(3, 2)
-    stacked = StackedLinear(layer, "", FlatLayout(layer))
-    weights = torch.randn(2, 8)
-    stacked.bind(weights, 4)
-    inputs = torch.randn(4, 5, 3)
-    outputs = stacked(inputs)
-    for group in (0, 1):
-        matrix, bias = weights[group, :6].view(2, 3), weights[group, 6:]
-        rows = slice(2 * group, 2 * group + 2)
-        torch.testing.assert_close(outputs[rows], inputs[rows] @ matrix.t() + bias)
-
-
 def test_subclasses_and_frozen_layers_take_the_slow_path() -> None:
     class Own(nn.Linear):
         pass
@@ -125,20 +105,6 @@ def test_repeated_words_add_up_at_any_length(squared_norms: Any, length: int) ->
         weights[None], tokens[None], targets[None], clip=torch.full((1,), 1e9).double()
     )
     torch.testing.assert_close(sums[0], raw.sum(0), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("layer", "supported"),
-    [
-        (nn.Embedding(3, 2), True),
-        (nn.Embedding(3, 2, max_norm=1.0), False),
-        (nn.Embedding(3, 2, scale_grad_by_freq=True), False),
-        (nn.Embedding(3, 2, sparse=True), False),
-        (nn.EmbeddingBag(3, 2), False),
-    ],
-)
-def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> None:
-    assert StackedEmbedding.supports(layer) is supported
 
 
 CASES = [

@@ -44,24 +44,6 @@ def test_norms_and_sums_are_those_of_torch_func(
         torch.testing.assert_close(sums[k], factors @ raw, rtol=1e-9, atol=1e-13)
 
 
-def test_sums_are_scaled_and_added_when_their_place_is_known(network: Any) -> None:
-    net, weights, inputs, targets = setting(network)
-    clip, of_draws = torch.full((4,), 0.3).double(), torch.tensor([0.5, 0.0, 2.0, 1e-3]).double()
-    scale = of_draws[:, None].expand(inputs.shape[:2])
-    plain = net.clipped_sums(weights, inputs, targets, clip=clip)
-    begun = torch.ones_like(plain)
-    asked = []
-
-    def place() -> Tensor:
-        asked.append(True)
-        return begun
-
-    found = net.clipped_sums(weights, inputs, targets, clip=clip, scale=scale, total=place)
-    assert found is begun
-    assert asked
-    torch.testing.assert_close(found, 1 + of_draws[:, None] * plain, rtol=1e-12, atol=1e-14)
-
-
 def test_each_gradient_has_a_factor_of_its_own(network: Any) -> None:
     net, weights, inputs, targets = setting(network)
     inputs, targets = inputs[:, :5], targets[:, :5]
@@ -115,12 +97,6 @@ def test_one_record_never_contributes_more_than_the_clip(squared_norms: Any, net
         clip = (exact.flatten() * share).clamp(min=1e-12).float()
         sums = small.clipped_sums(rows, singles, targets.reshape(20, 1), clip=clip).double()
         assert float((sums.norm(dim=1) / clip).max()) <= 1 + 1e-6
-
-
-def test_a_batch_without_examples_adds_nothing(network: Any) -> None:
-    net, weights, inputs, targets = setting(network)
-    sums = net.clipped_sums(weights, inputs[:, :0], targets[:, :0], clip=torch.ones(4))
-    assert not sums.any()
 
 
 def test_nothing_of_an_example_is_kept(network: Any) -> None:

@@ -74,14 +74,6 @@ def test_points_have_the_numbers_of_the_receipts(run, adaptive):
             assert f"drawn {often}, at most {point.planned_draws:.0f} allowed" in point.sentence
 
 
-def test_reports_are_spending_too(run):
-    nobody = np.zeros_like(run.draws)
-    asked = client_points(run.plan, nobody, run.reports)
-    silent = client_points(run.plan, nobody, nobody)
-    assert sum(point.spent for point in silent) == 0
-    assert sum(point.spent for point in asked) > 0
-
-
 def test_raw_reports_have_no_bound(run):
     choosing = run.plan.participation
     terms = replace(choosing.reports.terms, mode="raw")
@@ -91,9 +83,3 @@ def test_raw_reports_have_no_bound(run):
         assert point.spent is None
         assert not point.holds
         assert "raw" in point.sentence
-
-
-def test_nothing_counted_is_nothing_spent(run):
-    nobody = np.zeros_like(run.draws)
-    points = client_points(run.plan, nobody, nobody)
-    assert {point.probability for point in points} == {0.0}

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.accounting import Segment, calibrate_noise
+from dpcohort.accounting import calibrate_noise
 from dpcohort.clients import Budget
-from dpcohort.plan import Past, selection_problem
+from dpcohort.plan import selection_problem
 from dpcohort.report.html._explorer import EPSILON_FACTORS, explorer_data
 
 
@@ -86,8 +86,3 @@ def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):
 def test_too_many_clients_have_no_explorer(plan, monkeypatch):
     monkeypatch.setattr("dpcohort.report.html._explorer.MOST_POINTS", 3)
     assert "what-if" in explorer_data(plan)["why"]
-
-
-def test_what_is_left_of_budgets_has_no_explorer(plan):
-    earlier = Segment(plan="", ledger="", rounds=1, source="seed", spent={})
-    assert "dpcohort replan" in explorer_data(replace(plan, past=Past((earlier,))))["why"]

@@ -39,12 +39,6 @@ def test_where_nothing_bounds_it_no_rate_is_given(tmp_path):
     assert "hits by guessing" not in text
 
 
-def test_public_data_are_called_so(tmp_path):
-    text = _letter(tmp_path, None, public=True, promised_epsilon=None, delta=None)
-    assert "These are public data" in text
-    assert "promised" not in text.partition("</h1>")[2].partition("This letter")[0]
-
-
 def test_names_are_text(tmp_path):
     text = _letter(tmp_path, RISK, client="<img src=x onerror=alert(1)>\u202e")
     assert "<img" not in text
@@ -81,12 +75,6 @@ def test_it_says_on_whom_the_client_counts(tmp_path):
     assert "honest" not in local
     assert "however much they compute, and for ever" in local
     assert "however much they compute" in _letter(tmp_path, RISK, trust={**trust, "honest": 1})
-
-
-def test_all_runs_of_a_ledger_are_one_promise(tmp_path):
-    text = _letter(tmp_path, RISK, across_runs="by composition", entries=7, delta=1e-12)
-    assert "promised ε over all runs" in text
-    assert "1e-12" in text
 
 
 def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):

@@ -8,21 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import make_plan
 from dpcohort.accounting import Contract
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
 from dpcohort.planning._reports import Reports
 from dpcohort.report.html._page import (
-    facts_of,
-    flat,
     render,
-    report_of_reproduction,
     report_of_runs,
     rerun_commands,
     write_report,
 )
-from dpcohort.report.html._sources import Group, Reproduction, read_groups, read_run
+from dpcohort.report.html._sources import Group, read_groups, read_run
 from dpcohort.runs import finite_json
 from dpcohort.runs._provenance import PRIVATE_NOISE
 from dpcohort.selection import rule_from_settings
@@ -109,31 +106,6 @@ def test_without_a_plan_the_curve_is_still_shown(finished):
     assert report.headline.tone == "bad"
 
 
-def test_many_clients_are_shown_in_groups(finished, monkeypatch):
-    monkeypatch.setattr("dpcohort.report.html._page.MOST_POINTS", 4)
-    report = report_of_runs(read_groups([finished]))
-    assert report.grouped
-    assert sum(point.clients for point in report.points) == 8
-
-
-def test_a_reproduction_that_trained_nothing_proves_nothing():
-    found = Reproduction(
-        path="x.json",
-        title="Figure",
-        command="dpcohort reproduce x",
-        warning="",
-        notes=(),
-        findings=(("a", True, ""), ("b", False, "")),
-        cells=(),
-        promises_hold=True,
-        facts={},
-        problems=(),
-    )
-    report = report_of_reproduction(found)
-    assert report.headline.sentence == "Figure, 1 of 2 statements hold; nothing was trained."
-    assert report.stamp == ""
-
-
 def test_broken_promises_come_first(finished):
     run = read_run(finished)
     draws = run.draws.copy()
@@ -142,17 +114,6 @@ def test_broken_promises_come_first(finished):
     assert report.rows[0].name == run.plan.population.ids[4]
     assert not report.rows[0].holds
     assert all(row.holds for row in report.rows[1:])
-
-
-def test_an_adaptive_run_is_a_run_like_others(adaptive):
-    report = report_of_runs(read_groups([adaptive]))
-    assert report.headline.sentence.endswith("; every promise verified.")
-    assert report.adaptive
-    assert sum(row.draws for row in report.rows) == 3 * 3
-    assert set(report.receipts) >= {row.name for row in report.rows if row.draws}
-    assert "during the training" in report.explorer["why"]
-    assert report.facts["Selection"]["reports"] == "private"
-    assert report.heard
 
 
 def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
@@ -165,19 +126,6 @@ def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
     report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
     assert report.stamp.startswith("NOT PRIVATE")
     assert not any(row.holds for row in report.rows if not row.public)
-
-
-def test_public_clients_only(run_folder, tmp_path):
-    clients = Population.from_arrays(
-        sizes=[60, 40], epsilon=float("nan"), delta=float("nan"), public=[True, True]
-    )
-    plan = make_plan(clients, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
-    run = read_run(run_folder(plan, tmp_path / "open"))
-    seeded = replace(run, settings={"randomness": "seeded", "data": {"name": "digits"}})
-    report = report_of_runs([Group(name="open", runs=(seeded,))])
-    assert report.served == {}
-    assert report.served_note.startswith("Every client is public")
-    assert "nobody adds noise" in render(report)
 
 
 def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_folder, tmp_path):
@@ -214,26 +162,6 @@ def test_accuracy_by_budget_runs_no_code_of_others_and_says_what_is_missing(fini
         report = report_of_runs([Group(name="a", runs=(other,))])
         assert report.served == {}
         assert why in report.served_note
-
-
-def test_settings_in_words(finished, plan):
-    facts = facts_of(read_run(finished))
-    assert facts["Training"]["rounds"] == "8"
-    assert facts["Privacy"]["neighbours"] == "zero-out"
-    assert facts["Privacy"]["plan"] == plan.sha256
-    assert facts["Selection"]["rule"] == "privacy-aware"
-    assert facts["Run"]["model name"] == "logistic"
-
-
-def test_nothing_is_known_without_files(finished):
-    for name in ("plan.json", "run.json", "environment.json"):
-        (finished / name).unlink()
-    assert facts_of(read_run(finished)) == {}
-
-
-def test_hashes_are_short_except_the_plans():
-    assert flat({"model_sha256": "a" * 64}) == {"model sha256": "a" * 16 + "…"}
-    assert flat({"plan": "a" * 64}) == {"plan": "a" * 64}
 
 
 def test_commands_quote_their_paths(trained, finished):

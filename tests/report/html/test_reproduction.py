@@ -60,17 +60,6 @@ def test_cells_beside_the_paper(path):
     assert found.findings == (("a above b", True, "+3 points"),)
 
 
-def test_a_newer_schema_is_said(path):
-    path.write_text(json.dumps({**RESULT, "schema": 9}))
-    assert "schema 9" in read_reproduction(path).problems[0].message
-
-
-def test_one_broken_promise_breaks_all(path):
-    cells = [RESULT["cells"][0], {**RESULT["cells"][1], "promises_hold": False}]
-    path.write_text(json.dumps({**RESULT, "cells": cells}))
-    assert not read_reproduction(path).promises_hold
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": "dpcohort plan"}'], ids=str)
 def test_what_is_no_result_is_refused(path, text):
     path.write_text(text)

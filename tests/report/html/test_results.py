@@ -9,10 +9,7 @@ import pytest
 from dpcohort.accounting import Contract
 from dpcohort.report.html._sources import (
     Group,
-    Notice,
     accuracy_curve,
-    baseline_of,
-    class_accuracy,
     compared,
     comparison_words,
     headline_of,
@@ -82,28 +79,6 @@ def test_a_finding_breaks_the_verdict(groups):
     assert verdict_of([replace(run, verification=None)])[1] == "bad"
 
 
-@pytest.mark.parametrize(("kind", "tone"), [("broken", "bad"), ("missing", "plain")])
-def test_a_file_that_cannot_be_read_is_no_good_news(groups, kind, tone):
-    run = groups[0].runs[0]
-    problem = Notice(kind=kind, where="run.json", message="another schema")
-    words, found = verdict_of([run, replace(run, problems=(problem,))])
-    assert found == tone
-    assert ("NOT" in words) == (kind == "broken")
-
-
-def test_one_is_no_plural(groups):
-    run = groups[0].runs[0]
-    first = replace(run, history=run.history[:2])
-    group = Group(name="a", runs=(replace(first, history=(replace(first.history[1], round=0),)),))
-    found = headline_of([group], [accuracy_curve(group)], 0)
-    assert "after 1 round with 8 clients" in found.result
-
-
-def test_the_unbiased_group_is_the_baseline_wherever_it_stands(groups):
-    assert baseline_of(groups) == 1
-    assert baseline_of(groups[:1]) == 0
-
-
 def test_the_difference_is_that_of_compare(groups, trained):
     found = compared(groups[0], groups[1])
     theirs = compare_runs(load_group(trained / "privacy-aware"), load_group(trained / "unbiased"))
@@ -121,16 +96,3 @@ def test_a_curve_has_a_band_only_from_two_seeds(groups):
     alone = accuracy_curve(Group(name="one", runs=groups[0].runs[:1]))
     assert alone["low"] == [None] * 4
     assert alone["mean"][-1] == pytest.approx(100 * groups[0].runs[0].test.accuracy)
-
-
-def test_runs_without_a_shared_seed_are_not_compared(groups):
-    ours = Group(name="a", runs=groups[0].runs[:1])
-    theirs = Group(name="b", runs=groups[1].runs[1:])
-    assert compared(ours, theirs) is None
-
-
-def test_accuracy_by_class_averages_to_the_whole(groups):
-    rows = class_accuracy(groups[0])
-    counts = groups[0].runs[0].test.class_counts
-    mean = sum(row["mean"] * count for row, count in zip(rows, counts, strict=True)) / sum(counts)
-    assert mean == pytest.approx(accuracy_curve(groups[0])["mean"][-1])

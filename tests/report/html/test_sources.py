@@ -53,24 +53,6 @@ def test_an_edited_receipt_is_found(finished):
     assert any(p.kind == "broken" and "spent_draws" in p.message for p in run.problems)
 
 
-@pytest.mark.parametrize("name", ["run.json", "plan.json"])
-def test_a_newer_schema_is_said(finished, name):
-    values = json.loads((finished / name).read_text())
-    (finished / name).write_text(json.dumps({**values, "schema": 9}))
-    run = read_run(finished)
-    assert any(p.kind == "broken" and "schema 9" in p.message for p in run.problems)
-    assert run.history
-
-
-def test_a_broken_line_costs_only_that_line(finished):
-    lines = (finished / "rounds.jsonl").read_text().splitlines()
-    lines[1] = json.dumps({"round": "one"})
-    (finished / "rounds.jsonl").write_text("\n".join(lines) + "\n")
-    run = read_run(finished)
-    assert len(run.history) == len(lines) - 1
-    assert any("line 2" in problem.message for problem in run.problems)
-
-
 def test_what_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "note.txt").write_text("no run")
@@ -101,17 +83,3 @@ def test_a_result_that_is_no_number_is_said_and_left_out(finished):
     run = read_run(finished)
     assert run.test is None
     assert any("not a number" in problem.message for problem in run.problems)
-
-
-def test_an_adaptive_ledger_is_counted(adaptive):
-    run = read_run(adaptive)
-    assert run.verification.holds
-    assert run.draws.sum() == 9
-    assert run.reports.sum() == 12
-    assert not run.problems
-
-
-def test_runs_are_found_in_folders_of_groups(trained, tmp_path):
-    [first, second] = read_groups([trained])
-    assert (len(first.runs), len(second.runs)) == (2, 2)
-    assert read_groups([trained.parent])[0].name == first.name

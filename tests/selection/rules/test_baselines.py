@@ -42,33 +42,11 @@ def test_public_clients_count_as_the_largest_epsilon_unless_told(problem):
     assert told.settings == {"public_epsilon": 10.0}
 
 
-def test_everybody_public_is_everybody_equal(make_problem):
-    problem = make_problem(
-        epsilon=np.full(4, np.nan), public=np.ones(4, dtype=bool), noise_costs=np.zeros(4)
-    )
-    assert EpsilonProportional().select(problem).probabilities == pytest.approx([0.25] * 4)
-
-
-def test_enormous_epsilons_do_not_overflow(make_problem):
-    problem = make_problem(
-        epsilon=np.array([1e308, 1e308, 5e307, 1e308]), public=np.zeros(4, dtype=bool)
-    )
-    p = EpsilonProportional().select(problem).probabilities
-    assert p == pytest.approx(np.array([2, 2, 1, 2]) / 7)
-
-
 def test_everybody_is_noised_like_the_strictest(problem, private_problem):
     rule = MinimumEpsilon()
     assert np.array_equal(rule.select(problem).probabilities, problem.unbiased)
     assert np.array_equal(rule.effective_epsilon(problem), [0.5, 0.5, 0.5, np.nan], equal_nan=True)
     assert rule.effective_epsilon(private_problem).tolist() == [0.5] * 4
-
-
-def test_public_clients_stay_public(make_problem):
-    problem = make_problem(
-        epsilon=np.full(4, np.nan), public=np.ones(4, dtype=bool), noise_costs=np.zeros(4)
-    )
-    assert np.isnan(MinimumEpsilon().effective_epsilon(problem)).all()
 
 
 def test_only_large_enough_budgets_and_public_clients_take_part(problem):
@@ -83,7 +61,7 @@ def test_nobody_left_names_the_largest_epsilon(private_problem):
         Threshold(threshold=5.0).select(private_problem)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_threshold_is_better(make_problem, seed):
     rng = np.random.default_rng(seed)
     size = 30
@@ -109,42 +87,10 @@ def test_no_threshold_is_better(make_problem, seed):
     assert np.array_equal(chosen.probabilities > 0, kept)
 
 
-def test_without_weight_on_the_noise_everybody_stays(private_problem):
-    rule = BestThreshold(eta=0.0)
-    assert rule.threshold(private_problem) == 0.5
-    chosen = rule.select(private_problem)
-    assert chosen.probabilities == pytest.approx(private_problem.unbiased, abs=1e-15)
-    assert chosen.objective == pytest.approx(0.0, abs=1e-15)
-
-
-def test_with_all_weight_on_the_noise_only_public_clients_stay(problem):
-    rule = BestThreshold(eta=1e12)
-    assert rule.threshold(problem) == math.inf
-    assert rule.select(problem).probabilities.tolist() == [0.0, 0.0, 0.0, 1.0]
-
-
-def test_equal_budgets_leave_no_choice(make_problem):
-    problem = make_problem(epsilon=np.full(4, 2.0), public=np.zeros(4, dtype=bool))
-    assert BestThreshold(eta=1e6).select(problem).probabilities == pytest.approx(problem.unbiased)
-
-
 def test_a_client_of_infinite_cost_is_left_out(make_problem):
     problem = make_problem(noise_costs=np.array([np.inf, 10.0, 1.0, 0.0]))
     assert BestThreshold().threshold(problem) > 0.5
     assert math.isfinite(BestThreshold().select(problem).objective)
-
-
-def test_one_client_and_all_public(make_problem):
-    alone = make_problem(
-        unbiased=np.ones(1), epsilon=np.ones(1), public=np.zeros(1, dtype=bool),
-        noise_costs=np.ones(1), linear_costs=np.zeros(1),
-    )  # fmt: skip
-    assert BestThreshold().select(alone).probabilities.tolist() == [1.0]
-    everybody = make_problem(
-        epsilon=np.full(4, np.nan), public=np.ones(4, dtype=bool), noise_costs=np.zeros(4)
-    )
-    chosen = BestThreshold().select(everybody)
-    assert chosen.probabilities == pytest.approx(everybody.unbiased)
 
 
 def test_public_clients_without_records_do_not_stand_alone(make_problem):
@@ -158,17 +104,6 @@ def test_of_equally_good_thresholds_the_one_that_keeps_most_is_taken(make_proble
     # The client of epsilon 0.5 has no records, so it changes no objective.
     problem = make_problem(unbiased=np.array([0.0, 0.3, 0.3, 0.4]))
     assert BestThreshold(eta=0.0).threshold(problem) == 0.5
-
-
-def test_the_order_of_clients_does_not_matter(make_problem):
-    problem = make_problem(noise_costs=np.array([4000.0, 10.0, 1.0, 0.0]))
-    order = np.array([2, 0, 3, 1])
-    columns = ("unbiased", "epsilon", "public", "noise_costs", "linear_costs")
-    mixed = make_problem(**{name: getattr(problem, name)[order] for name in columns})
-    rule = BestThreshold(eta=0.5)
-    expected = rule.select(problem).probabilities[order]
-    assert np.count_nonzero(expected) == 3
-    assert rule.select(mixed).probabilities == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("eta", [-1.0, "automatic"])

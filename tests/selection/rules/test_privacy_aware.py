@@ -8,7 +8,6 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.selection import PrivacyAware, solve_selection
-from dpcohort.selection._rules import InverseNoise
 
 
 def test_is_problem_one_at_its_eta(private_problem):
@@ -21,13 +20,6 @@ def test_is_problem_one_at_its_eta(private_problem):
             solution.objective,
             solution.gap,
         )
-
-
-def test_linear_costs_are_part_of_the_problem(make_problem):
-    problem = make_problem(linear_costs=np.array([400.0, 1.0, 0.1, 0.0]))
-    chosen = PrivacyAware(eta=1.0).select(problem)
-    assert chosen.probabilities[0] == 0.0
-    assert chosen.gap < 1e-12
 
 
 @pytest.mark.parametrize("linear", [False, True])
@@ -65,30 +57,3 @@ def test_bounds_that_nothing_meets_are_refused(problem):
         PrivacyAware(cap=0.2).select(problem)
     with pytest.raises(InputError, match="floor"):
         PrivacyAware(floor=1.0, cap=0.3).select(problem)
-
-
-def test_probabilities_are_inverse_to_the_noise(private_problem):
-    chosen = InverseNoise().select(private_problem)
-    inverse = 1 / private_problem.noise_costs
-    assert chosen.probabilities == pytest.approx(inverse / inverse.sum())
-    limit = PrivacyAware(eta=1e12).select(private_problem).probabilities
-    assert chosen.probabilities == pytest.approx(limit, rel=1e-5)
-
-
-def test_public_clients_take_everything_by_size(make_problem):
-    problem = make_problem(
-        epsilon=np.array([0.5, 1.0, np.nan, np.nan]),
-        public=np.array([False, False, True, True]),
-        noise_costs=np.array([40.0, 10.0, 0.0, 0.0]),
-    )
-    assert InverseNoise().select(problem).probabilities == pytest.approx([0, 0, 3 / 7, 4 / 7])
-
-
-def test_linear_costs_can_exclude(make_problem):
-    problem = make_problem(
-        epsilon=np.ones(4),
-        public=np.zeros(4, dtype=bool),
-        noise_costs=np.ones(4),
-        linear_costs=np.array([0.0, 0.0, 0.0, 100.0]),
-    )
-    assert InverseNoise().select(problem).probabilities == pytest.approx([1 / 3] * 3 + [0])

@@ -33,23 +33,6 @@ def test_hovering_shows_the_client(reader, shown):
     assert page.locator("#chart-scatter .hoverlayer a").count() == 0
 
 
-def test_the_mouse_finds_a_client(reader, shown):
-    page = reader.page
-    mark = page.locator("#chart-scatter .points path.point").nth(4)
-    mark.scroll_into_view_if_needed()
-    box = mark.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    label = page.locator("#chart-scatter .hoverlayer text")
-    label.first.wait_for()
-    assert shown.population.ids[4] in label.first.text_content()
-    page.mouse.down()
-    page.mouse.up()
-    page.wait_for_function(
-        "name => document.getElementById('client-words').textContent.includes(name)",
-        arg=shown.population.ids[4],
-    )
-
-
 def test_the_receipt_of_a_client_opens_by_keyboard(reader, shown):
     page = reader.page
     page.locator("#receipts .receipt").last.press("Enter")

@@ -10,9 +10,6 @@ from dpcohort.accounting import calibrate_noise, paper_noise_multiplier
 from dpcohort.explain import Scenario, sweep
 from dpcohort.plan import Plan
 from dpcohort.report.html._explorer import EPSILON_FACTORS
-from dpcohort.report.html._page import write_report
-
-from .conftest import Reader
 
 
 def scenario(plan: Plan, **rule) -> Scenario:
@@ -104,20 +101,3 @@ def test_the_page_never_shows_less_noise_than_is_added(reader, shown):
         own = found["own"]
         check(own, 1, own["probability"], planned, EPSILON_FACTORS[factor])
     page.get_by_text("Back to the plan").click()
-
-
-def test_a_paper_plan_shows_the_larger_noise(browser, tmp_path, small, run_folder, monkeypatch):
-    # Numbers only: without the charts the page opens at once.
-    monkeypatch.setattr("dpcohort.report.html._page._plotly", lambda: "")
-    plan = small(accountant="paper", guard="lift", rounds=6)
-    folder = run_folder(plan, tmp_path / "paper")
-    write_report([folder], tmp_path / "paper.html")
-    with Reader(browser, tmp_path / "paper.html") as reader:
-        found = reader.outcome()
-        assert found["probabilities"] == pytest.approx(
-            plan.selection.probabilities.tolist(), abs=AT
-        )
-        for k in np.flatnonzero(plan.drawn & ~plan.population.public).tolist():
-            most = found["std"][k]["most"]
-            # The plan's own draws may be one fewer than the expected draws rounded up.
-            assert most >= 0.999 * plan.noise_multipliers[k] / plan.batch_sizes[k]

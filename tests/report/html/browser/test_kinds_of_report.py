@@ -10,17 +10,6 @@ from dpcohort.report.html._page import write_report
 from .conftest import Reader
 
 
-def test_a_broken_run_is_shown_in_red(browser, finished, tmp_path):
-    text = (finished / "plan.json").read_text().replace("0.5", "5.5", 1)
-    (finished / "plan.json").write_text(text)
-    write_report([finished], tmp_path / "broken.html")
-    with Reader(browser, tmp_path / "broken.html") as reader:
-        assert reader.page.locator("#findings .kind-broken").count() >= 1
-        assert reader.page.locator("#chart-curves .main-svg").count() > 0
-        assert "could NOT be verified" in reader.page.locator("h1").text_content()
-        reader.keep("broken")
-
-
 def test_a_thousand_clients(browser, tmp_path, many, run_folder):
     write_report([run_folder(many(1000), tmp_path / "many")], tmp_path / "many.html")
     assert (tmp_path / "many.html").stat().st_size < 8_000_000
@@ -31,15 +20,6 @@ def test_a_thousand_clients(browser, tmp_path, many, run_folder):
         assert reader.page.locator("#chart-scatter path.point").count() >= 1000
         assert not reader.overflows()
         reader.keep("thousand")
-
-
-def test_more_clients_are_grouped(browser, tmp_path, many, run_folder):
-    write_report([run_folder(many(1200), tmp_path / "many")], tmp_path / "many.html")
-    with Reader(browser, tmp_path / "many.html") as reader:
-        assert reader.page.locator("#receipts tbody tr").count() == 100
-        assert 0 < reader.page.locator("#chart-scatter path.point").count() < 200
-        assert "dpcohort what-if" in reader.page.locator("#what-if").text_content()
-        reader.keep("grouped")
 
 
 def test_a_reproduction(browser, tmp_path):

@@ -54,27 +54,6 @@ def test_both_colour_schemes_on_both_screens(reader, name, scheme, screen):
     looks_right(reader, name)
 
 
-def test_opened_in_the_dark_on_a_telephone(browser, comparison):
-    with Reader(browser, comparison, viewport=TELEPHONE, color_scheme="dark") as reader:
-        looks_right(reader, "phone-dark")
-
-
-def test_the_switch_changes_the_scheme(reader):
-    def colours() -> list[str]:
-        return reader.page.evaluate(
-            """() => [document.documentElement.dataset.theme,
-                      document.querySelector(".chart .xtick text").style.fill]"""
-        )
-
-    before = colours()
-    reader.page.locator("#theme").press("Enter")
-    after = colours()
-    assert (before[0], after[0]) == ("light", "dark")
-    assert before[1] != after[1]
-    reader.page.locator("#theme").press("Enter")
-    assert colours() == before
-
-
 def test_charts_are_drawn_when_they_come_near(browser, comparison):
     with Reader(browser, comparison, whole=False) as reader:
         page, far = reader.page, "#chart-noise .main-svg"
@@ -147,15 +126,3 @@ def test_on_paper_every_chart_and_column_is_whole(browser, own_report):
         assert cut == []
         assert [n for n, _ in widths if n in ("chart-worth", "gains")] == ["chart-worth", "gains"]
         reader.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-
-
-def test_equal_budgets_have_a_bar_each(browser, own_report):
-    with Reader(browser, own_report) as reader:
-        bars = reader.page.locator("#chart-heard .bars .point").count()
-        rows = reader.page.evaluate("Object.values(dpcohortFrame.data.heard)[0].length")
-        assert bars == rows > 2
-        top = reader.page.evaluate("document.getElementById('chart-heard').layout.yaxis.range[1]")
-        most = reader.page.evaluate(
-            "Math.max(...Object.values(dpcohortFrame.data.heard)[0].map((row) => row.heard))"
-        )
-        assert top < 1.3 * max(most, 1)
