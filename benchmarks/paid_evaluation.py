@@ -175,8 +175,7 @@ def diabetes(archive: Path, folder: Path) -> None:
     """Write the encounters, their clients and a config."""
     with zipfile.ZipFile(archive) as packed:
         (name,) = [one for one in packed.namelist() if one.endswith("diabetic_data.csv")]
-        lines = io.TextIOWrapper(packed.open(name), encoding="utf-8")
-        rows = list(csv.DictReader(lines))
+        rows = list(csv.DictReader(io.TextIOWrapper(packed.open(name), encoding="utf-8")))
     for row in rows:
         row["decade"] = row["age"][1:].split("0-")[0] or "0"
         row["medical_specialty"] = row["medical_specialty"].replace("?", "unknown")
@@ -256,7 +255,7 @@ def main() -> None:
         diabetes(*given.paths)
         return
     if given.what == "table":
-        found = table(*given.paths, given.seeds, given.share)
+        found = table(given.paths[0], given.seeds, given.share)
         _show_table(found)
     else:
         found = coverage(given.repeats, given.seed)
