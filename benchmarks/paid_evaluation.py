@@ -23,6 +23,7 @@ import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,25 @@ def table(path: Path, seeds: int, share: float) -> list[dict[str, Any]]:
     config = load_config(path)
     data = configured_data(config)
     for kept in (None, share):
-        changes = ["evaluation="] if kept is None else [f"evaluation.share={kept}"]
+        changes = ["run.simulate=0"]
+        changes += ["evaluation.ask=false"] if kept is None else [f"evaluation.share={kept}"]
         here = config.with_overrides(changes)
         jobs = [configured_job(here, data=data, shift=shift) for shift in range(seeds)]
         for job, run in zip(jobs, train_side_by_side(jobs), strict=True):
-            paid = (run.evaluation or {}).get("in_all", {})
-            found.append(
-                {
-                    "seed": run.seed,
-                    "share": kept,
-                    "exact": {name: run.judged["metrics"].get(name) for name in _COMPARED},
-                    "paid": {name: paid[name] for name in _COMPARED if name in paid},
-                    "said_before": job.evaluation.buys if job.evaluation is not None else "",
+            one: dict[str, Any] = {"seed": run.seed, "share": kept}
+            one["exact"] = {name: run.judged["metrics"].get(name) for name in _COMPARED}
+            if run.evaluation is not None and (terms := job.evaluation) is not None:
+                told = run.evaluation["in_all"]
+                plain = replace(terms, noise=0.0 * terms.noise)
+                sums = job.noised_sums(run, plain)
+                heard = combined(terms.questions, sums, terms.records, terms.noise)[1]
+                one |= {
+                    "said_before": terms.buys,
+                    "paid": {name: told[name] for name in _COMPARED if name in told},
+                    # The same weights and units, without the noise: what the evaluation is of.
+                    "aimed_at": {name: heard[name].value for name in _COMPARED if name in heard},
                 }
-            )
+            found.append(one)
     return found
 
 
@@ -207,35 +213,29 @@ def diabetes(archive: Path, folder: Path) -> None:
 
 
 def _show_table(found: list[dict[str, Any]]) -> None:
-    print(next(one["said_before"] for one in found if one["share"]))
-    print("| metric | without | with the share | cost | error of it | half interval | held |")
-    print("|---|---|---|---|---|---|---|")
+    shared = [one for one in found if one["share"]]
+    print(shared[0]["said_before"])
+    print(
+        "| metric | all records, whole budgets | with the share | its cost | clients as heard |"
+        " error of what was told | half of its interval | held |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for name in _COMPARED:
         plain = np.array([one["exact"][name] for one in found if not one["share"]], np.float64)
-        kept = [
-            one
-            for one in found
-            if one["share"] and one["paid"].get(name, {}).get("value") is not None
-        ]
-        if np.isnan(plain).any() or not kept:
+        told = [one for one in shared if (one["paid"].get(name) or {}).get("value") is not None]
+        if np.isnan(plain).any() or not told:
             continue
         scale = 1.0 if name in ("rmse", "mae", "log_loss") else 100.0
-        exact = np.array([one["exact"][name] for one in found if one["share"]])
-        told = np.array([one["exact"][name] for one in kept])
+        exact = np.array([one["exact"][name] for one in shared])
+        aimed = np.array([one["aimed_at"][name] for one in told])
         value, low, high = (
-            np.array([one["paid"][name][key] for one in kept]) for key in ("value", "low", "high")
+            np.array([one["paid"][name][key] for one in told]) for key in ("value", "low", "high")
         )
-        numbers = (
-            plain.mean(),
-            exact.mean(),
-            plain.mean() - exact.mean(),
-            np.abs(value - told).mean(),
-            (high - low).mean() / 2,
-        )
+        numbers = [plain.mean(), exact.mean(), plain.mean() - exact.mean(), aimed.mean()]
+        numbers += [np.abs(value - aimed).mean(), (high - low).mean() / 2]
         cells = " | ".join(f"{scale * one:.3g}" for one in numbers)
-        print(
-            f"| {name} | {cells} | {int(((low <= told) & (told <= high)).sum())} of {len(kept)} |"
-        )
+        held = int(((low <= aimed) & (aimed <= high)).sum())
+        print(f"| {name} | {cells} | {held} of {len(told)} |")
 
 
 def main() -> None:
