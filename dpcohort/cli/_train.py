@@ -23,6 +23,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort.accounting._unit import unit_of
+from dpcohort.cli._sources import data_changes, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -30,11 +31,9 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     print_json,
     program,
     say,
-    say_unnamed_charge,
     show_messages,
     sparkline,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
+from dpcohort.cli._sources import data_changes, say_never_drawn, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -18,13 +19,10 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     new_table,
     print_json,
     print_note,
     say,
-    say_never_drawn,
-    say_unnamed_charge,
     showing_progress,
     write_new,
 )
@@ -197,10 +195,10 @@ def _print_tuned(found: Tuned) -> None:
             old = sum(found.before[i] for i in places) / len(places)
             new = sum(chosen[i] for i in places) / len(places)
             say(
-                f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
+                f"  {name}: loss saved {100 * old:.1f} % with the settings as they were, "
                 f"{100 * new:.1f} % now"
             )
-        _explain_score(found.scored_by)
+        say(_LOSS_SAVED)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.charge is not None:
@@ -213,9 +211,7 @@ def _print_tuned(found: Tuned) -> None:
         )
 
 
-def _explain_score(scored_by: str) -> None:
-    if scored_by == "loss saved":
-        say("Loss saved: the share of the best constant's loss that a model does not have.")
+_LOSS_SAVED = "Loss saved: the share of the best constant's loss that a model does not have."
 
 
 _SHOWN = 10
@@ -292,8 +288,8 @@ def worth(
         return
     _print_curve(found)
     _print_gains(found, weighted=config.contract.is_distributed)
-    _explain_score(found.scored_by)
-    say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
+    say(_LOSS_SAVED)
+    say(f"It is predicted from {found.source}.")
     if needed is not None and target is not None:
         for name, factor in needed.items():
             more = (
@@ -330,7 +326,7 @@ def _print_gains(found: Worth, *, weighted: bool) -> None:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
     heard = "weight" if weighted else "drawn"
-    table = new_table("client", numbers=["epsilon", heard, "noise", f"predicted {found.scored_by}"])
+    table = new_table("client", numbers=["epsilon", heard, "noise", "predicted loss saved"])
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

@@ -158,10 +158,7 @@ def test_two_charges_of_the_whole_budget_are_not_planned_with_as_if_one_knew_the
         both = estimate(terminal, wards, bounds, share)
         with nowhere_near(bounds):
             tune(terminal, wards, tuned, share)
-    for command in (
-        ["plan", tuned],
-        ["train", tuned, "--out", tmp_path / "A"],
-    ):
+    for command in (["plan", tuned], ["train", tuned, "--out", tmp_path / "A"]):
         terminal(*command, *both, code=code)
         assert words in terminal.errors
     assert not (tmp_path / "A").exists()

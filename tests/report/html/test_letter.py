@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from dpcohort.accounting import promised_risk
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
-from dpcohort.errors import InputError
 from dpcohort.report.html._letter import write_letter
 from dpcohort.runs import Receipt
 
@@ -88,20 +85,6 @@ def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):
     assert "2.75" in text
     assert "whoever breaks the masks' encryption" in text
     assert "collude" not in _letter(tmp_path, RISK, across_runs="composed", runs=(of_run,))
-
-
-def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):
-    receipt = Receipt(
-        client="ward",
-        neighbours="zero-out",
-        promised_epsilon=1.0,
-        delta=1e-5,
-        certified_epsilon=0.9,
-    )
-    with pytest.raises(InputError, match="there is no folder"):
-        write_letter(tmp_path / "gone" / "letter.html", receipt, risk=None)
-    with pytest.raises(InputError, match=r"is a folder. Name a file"):
-        write_letter(tmp_path, receipt, risk=None)
 
 
 CHARGED = {
