@@ -163,10 +163,8 @@ def _write_letter(
             ["dpcohort", "verify", str(shown)],
             ["dpcohort", "receipt", str(shown), receipt.client],
         ],
-        clip=run.plan.training.clip,
-        over_a_network=run.settings.get("engine") == "flower",
+        answers=RunStatement.of(run, receipt),
         beside=another_client(run, k) if receipt.protects.name == "person" else None,
-        judged="" if run.check is None else run.check.sentence,
         verification=verified,
     )
 
@@ -179,13 +177,7 @@ def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verificati
         )
     if not verified.holds:
         raise VerificationError(f"{verified.path} does not verify: nothing was written.")
-    answers = RunStatement(
-        receipt,
-        run.plan.training.clip,
-        run.settings.get("engine") == "flower",
-        "" if run.check is None else run.check.sentence,
-    )
-    entry = registry_entry(run, answers, seal=verified.seal)
+    entry = registry_entry(run, RunStatement.of(run, receipt), seal=verified.seal)
     if str(path) == "-":
         print_json(entry)
         return
