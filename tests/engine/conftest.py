@@ -51,10 +51,7 @@ def stand_in_plan(
     return SimpleNamespace(
         noise=LocalNoise(**columns) if weights is None else DistributedNoise(**columns),
         training=SimpleNamespace(
-            rounds=len(cohorts),
-            cohort_size=len(cohorts[0]),
-            local_steps=local_steps,
-            clip=clip,
+            rounds=len(cohorts), cohort_size=len(cohorts[0]), local_steps=local_steps, clip=clip
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
         contract=SimpleNamespace(sampler=sampler_of(sampler)),

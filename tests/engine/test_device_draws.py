@@ -236,14 +236,8 @@ def test_a_gpu_leaves_out_records_that_are_not_finite(
     )  # fmt: skip
     cohorts = [[1], [1], [1], [0], [0], [1]]  # recorded before the first spoilt record comes
     plan = make_plan([20, 20], cohorts, sampler="fixed", batch_size=20, noise=[0.5, 0.0])
-    slow = ReferenceEngine(
-        nn.Linear(4, 3).double(),
-        [seeded(plan, records, 0)],
-    )
-    fast = BatchedEngine(
-        nn.Linear(4, 3).double(),
-        [seeded(plan, records, 0)],
-    )
+    slow = ReferenceEngine(nn.Linear(4, 3).double(), [seeded(plan, records, 0)])
+    fast = BatchedEngine(nn.Linear(4, 3).double(), [seeded(plan, records, 0)])
     start = slow.initial_states()[0]
     states = [engine.initial_states()[0] for engine in (slow, fast)]
     for engine, state in zip((slow, fast), states, strict=True):
@@ -363,8 +357,7 @@ def test_a_device_draws_the_batches_of_the_host(
 
     def trained() -> tuple[list[Tensor], list[Tensor]]:
         engine = BatchedEngine(
-            model,
-            [seeded(plan, held, seed) for seed, held in enumerate([records, other])],
+            model, [seeded(plan, held, seed) for seed, held in enumerate([records, other])]
         )
         assert engine._device_draws is not None
         engine._device_draws.records_passes = False  # so that every pass gathers

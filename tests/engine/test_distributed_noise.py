@@ -104,10 +104,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
     )
     steps = {}
     for name, one in (("noisy", plan), ("quiet", quiet)):
-        engine = ENGINES[kind](
-            model,
-            [seeded(one, records, 5, optimiser=STEP)],
-        )
+        engine = ENGINES[kind](model, [seeded(one, records, 5, optimiser=STEP)])
         (state,) = engine.initial_states()
         start = state.parameters.clone()
         next(iter(engine.rounds([state])))

@@ -141,10 +141,7 @@ def test_empty_batches_leave_the_noise(make_plan: Any, make_records: Any) -> Non
     stds = np.array([NOISE[k] * 0.3 / 4 for k in COHORTS[0]])
     noise = merged_noise_(torch.zeros(43, dtype=torch.float64), 1.0, Streams.seeded(8), round=0)
     for engine in (ReferenceEngine, BatchedEngine):
-        built = engine(
-            model,
-            [seeded(plan, records, 8, merged_noise=True)],
-        )
+        built = engine(model, [seeded(plan, records, 8, merged_noise=True)])
         change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, merged_std(stds, 0.1) * noise, rtol=1e-9, atol=1e-15)
 
@@ -208,10 +205,7 @@ def test_it_is_for_simulations_of_the_plain_mean(
         )
     for rule in (TrimmedMean(), _Looking()):
         with pytest.raises(InputError, match=type(rule).__name__):
-            kind(
-                model,
-                [seeded(plan, records, 0, aggregation=rule, merged_noise=True)],
-            )
+            kind(model, [seeded(plan, records, 0, aggregation=rule, merged_noise=True)])
     refuse_unmergeable(Streams.seeded(0), Mean())
     kind(
         model,
