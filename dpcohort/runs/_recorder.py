@@ -53,7 +53,6 @@ from dpcohort.runs._folder import (
     begin_run,
     close_to_others,
     environment,
-    finite_json,
     fixed_settings,
     is_run,
     latest_checkpoint,
@@ -72,6 +71,7 @@ from dpcohort.runs._journal import Journal
 from dpcohort.runs._paid_evaluation import results_again
 from dpcohort.runs._run import Run, result_in
 from dpcohort.runs._seal import changes_since_sealed, write_sealed
+from dpcohort.text_files import finite_json
 
 
 class Recorder:

@@ -213,7 +213,7 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])
     told = f"epsilon {receipt.trust['alone_epsilon']:.5g}, all runs together, if all others collude"
     assert told in receipt.text()
-    forgetful = replace(later, past=Past((replace(later.past.segments[0], honest=1),)))
+    forgetful = replace(later, past=Past.of([replace(later.past.segments[0], honest=1)]))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
 
