@@ -259,7 +259,7 @@ def settings_for(
     if effort.rounds == 0:  # those of the configuration
         return []
     config = counted(config, data)
-    samples = stand_ins(data, PROBLEMS, effort.repetitions)
+    samples = stand_ins(data, PROBLEMS, range(effort.repetitions))
     bench = Bench(config, population, samples, device="cpu")
     start = start_of(config, data, population, effort.rounds)
     found, _ = descend(bench, start, most_rounds=effort.rounds)

@@ -8,6 +8,7 @@ them that no budget pays for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,6 +144,7 @@ class Dataset:
         counted_classes: whether nobody stated ``classes`` and the training labels were counted: one
             record more can then change the model, so that a private run refuses the set.
         persons: whose each training row is, where the person is the unit.
+        row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
         test_persons: the same of test rows.
         public: whether the records are public, so that a training on them is a simulation unless
             another is asked for; of any others it is private.
@@ -169,6 +171,7 @@ class Dataset:
     unusable: str = ""
     counted_classes: bool = False
     persons: Persons | None = None
+    row_bound: float = math.inf
     test_persons: Persons | None = None
     public: bool = False
 
@@ -245,6 +248,11 @@ class Dataset:
     def __len__(self) -> int:
         """The number of training records: of persons, where these are the unit."""
         return len(self.train_labels) if self.persons is None else len(self.persons)
+
+    @property
+    def test_is_public(self) -> bool:
+        """Whether results on the test records may be told without paying for them."""
+        return self.test_public or self.public
 
     @property
     def record_labels(self) -> NDArray[Any]:

@@ -16,6 +16,7 @@ what it holds, and a private run does without telling.
 from __future__ import annotations
 
 import importlib
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -515,6 +516,8 @@ def table_dataset(
         persons=grouped,
         test_persons=tested_ones,
         remarks=remarks,
+        # Each column, scaled to its bounds or one of its values, is at most 1 away from 0.
+        row_bound=math.sqrt(len(columns.seen(table)) + 1),
         test_clients=None if clients is None else clients[scored],
         unusable=next(iter(problems.values()), found.unusable),
     )

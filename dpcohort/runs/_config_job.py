@@ -56,7 +56,8 @@ def configured_job(
         plan = configured_plan(config, dataset, population=population, shift=shift)
     else:
         _check_charges_are_counted(config, plan)
-        kept, asked = plan.past.paid.kept, kept_for_evaluation(config, dataset)
+        kept = plan.past.paid.kept
+        asked = None if config.evaluation is None else kept_for_evaluation(config, dataset)
         if asked is not None and asked != kept:
             raise InputError.because(
                 f"the config asks for an evaluation that takes {asked:g} of each budget, and the "

@@ -106,12 +106,26 @@ def judgement(
         trivial = measure(task, trivial_outputs(task, labels), labels)
     except ModuleNotFoundError:
         warnings.append("scikit-learn is not installed, so result.json has no metrics.")
+    warnings += _probabilities(metrics, trivial)
     return {
         "metrics": metrics,
         "trivial": trivial,
         "check": check.to_dict(),
         "warnings": [*warnings, *plan_warnings(plan)],
     }
+
+
+def _probabilities(metrics: Mapping[str, Any], trivial: Mapping[str, Any]) -> list[str]:
+    """That predicted chances are worse than those of a constant, however good the classes are."""
+    loss, constant = (float(found.get("log_loss", math.nan)) for found in (metrics, trivial))
+    if not loss > constant:
+        return []
+    return [
+        f"its probabilities are worse than a constant's: log loss {loss:.3g}, {constant:.3g} for "
+        f"always predicting how frequent each class is (AUC {metrics['auc']:.3g}, so records may "
+        "still be ranked). A larger training.clip and a smaller optimiser.learning_rate keep them "
+        "honest: dpcohort tune looks for both."
+    ]
 
 
 def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str]:

@@ -38,7 +38,6 @@ from dpcohort.tuning._search import (
     counted,
     samples_of,
     scored,
-    scored_by,
 )
 
 #: Common factors on all budgets that are tried.
@@ -69,7 +68,6 @@ class Worth:
         scores: of each factor, on each data set, from 0 to 1.
         gains: clients, those first whose larger budget takes most noise away.
         training: the settings it is about.
-        scored_by: what a score is, in words.
     """
 
     source: str
@@ -79,7 +77,6 @@ class Worth:
     scores: tuple[tuple[float, ...], ...]
     gains: tuple[Gain, ...]
     training: Training | None = None
-    scored_by: str = "accuracy"
 
     def curve(self, name: str | None = None) -> list[Interval]:
         """Mean score of each factor with its interval, over all data sets or those of a name."""
@@ -115,7 +112,6 @@ class Worth:
             "format": "dpcohort worth",
             "schema": 1,
             "source": self.source,
-            "scored_by": self.scored_by,
             "training": None if self.training is None else asdict(self.training),
             "factors": [
                 {"factor": factor, "noise_to_clip": noise, "accuracy": asdict(point)}
@@ -201,7 +197,6 @@ def worth(
         scores=tuple(tuple(row) for row in scores.tolist()),
         gains=tuple(_gains(config, population, slopes)),
         training=config.training,
-        scored_by=scored_by(data.task),
     )
 
 

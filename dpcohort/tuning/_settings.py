@@ -11,7 +11,7 @@ the selection of least noise.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpcohort._validate import number, whole_number
@@ -46,7 +46,7 @@ class Settings:
 
     def learning_rate(self, *, local_steps: int = 1) -> float:
         """The constant step that goes this path, in two digits."""
-        return _digits(self.path / (self.clip * self.rounds * local_steps))
+        return digits(self.path / (self.clip * self.rounds * local_steps))
 
 
 def suggested_settings(
@@ -56,13 +56,18 @@ def suggested_settings(
     inputs: int | None = None,
     rule: str = "privacy-aware",
     task: str = "classification",
+    row_bound: float = math.inf,
+    config: Config | None = None,
 ) -> Settings:
-    """Where to begin, from sizes and budgets alone: the rule of source *none* without its search.
+    """Start settings from sizes, budgets and bounds alone: source *none* without its search.
 
-    Whole clients, for a budget then pays for a distance, whatever the number of steps; a clip
-    below nearly all gradients, so that their scale does not matter; a path that carries a linear
-    model over inputs of the usual scale to where its predictions are sure; and probabilities most
-    of the way to the least noise where budgets differ. `dpcohort.tuning.tune` goes on from there.
+    Whole clients, for a budget then pays for a distance, whatever the number of steps; and
+    probabilities most of the way to the least noise where budgets differ. A linear model within
+    public bounds clips where these end, so that probabilities stay honest, and takes the longest
+    step at which its loss cannot diverge, or a shorter one where the noise would drown the model.
+    Of others the clip is below nearly all gradients, so that their scale does not matter, and the
+    path carries a linear model over inputs of the usual scale to where its predictions are sure.
+    `dpcohort.tuning.tune` goes on from there.
 
     Args:
         population: sizes and budgets.
@@ -70,11 +75,15 @@ def suggested_settings(
         inputs: numbers in a record; more of them make each step count for more.
         rule: of the selection; any but ``privacy-aware`` keeps its own settings.
         task: its kind; the losses of numbers and counts are steeper, so their path is shorter.
+        row_bound: largest norm of a row of a linear model, see `Dataset.row_bound`.
+        config: contract and cohort size, for the noise; by default the usual ones.
 
     Example:
         >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
-        >>> suggested_settings(clients, dimension=650).rate
+        >>> suggested_settings(clients, dimension=650).clip
         1.0
+        >>> suggested_settings(clients, dimension=18, row_bound=3.0).clip
+        3.0
     """
     whole_number("dimension", dimension, at_least=1)
     budgets = population.epsilon[~population.public]
@@ -82,15 +91,47 @@ def suggested_settings(
     lean = None
     if rule == "privacy-aware":
         lean = _LEAN if uneven or population.public.any() else 0.0
+    found = Settings(lean=lean)
+    if task in _CURVATURE and math.isfinite(row_bound):
+        clip = digits(row_bound)
+        noise = _noise_to_clip(found, population, dimension, config)
+        drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
+        step = min(_STABLE / _CURVATURE[task], drowned) / row_bound**2
+        return replace(found, clip=clip, path=digits(step * clip * found.rounds))
     scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
     path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
-    return Settings(path=_digits(path * min(1.0, scale)), lean=lean)
+    return replace(found, path=digits(path * min(1.0, scale)))
 
 
 #: Found on the generated problems; `benchmarks/tuning.py` prints what it is worth on real sets.
 _PATH = 100.0
 _PATH_OF_NUMBERS = 30.0
 _LEAN = 0.9
+#: Largest second derivative of a loss by its outputs; of counts there is none.
+_CURVATURE = {"classification": 0.5, "multi-label": 0.25, "regression": 1.0}
+#: Gradient descent is stable with steps below this over the curvature.
+_STABLE = 2.0
+#: Length that noise may give to the weights, by their dimension and the norm of a row.
+_LOUDEST = 1.2
+
+
+def _noise_to_clip(
+    settings: Settings, population: Population, dimension: int, config: Config | None
+) -> float:
+    """Expected norm of the noise on a round's mean gradient, in units of the clip."""
+    training = Training(
+        rounds=settings.rounds,
+        cohort_size=10 if config is None else config.training.cohort_size,
+        sampling_rate=None if population.batch_sizes.all() else settings.rate,
+        dimension=dimension,
+    )
+    contract = Contract.of("tight") if config is None else config.contract
+    problem, _ = selection_problem(population, training, contract=contract, noise_model="exact")
+    probabilities = problem.unbiased
+    if settings.lean:
+        path = problem.path()
+        probabilities = path.at_gap(min(settings.lean, _NEARLY) * path.maximum_gap).probabilities
+    return math.sqrt(problem.noise(probabilities) * training.total_steps)
 
 
 def changes_for(settings: Settings, config: Config, population: Population) -> list[str]:
@@ -151,17 +192,17 @@ def eta_of_lean(
         return 0.0
     # The end itself is reached by no finite eta.
     eta = path.at_gap(min(share, _NEARLY) * path.maximum_gap).eta
-    return _digits(eta, 3)
+    return digits(eta, 3)
 
 
 _NEARLY = 0.98
 
 
-def _digits(value: float, digits: int = 2) -> float:
+def digits(value: float, digits: int = 2) -> float:
     """The number with so many digits that count, as a person would write it.
 
     Example:
-        >>> _digits(0.031623), _digits(1234.5, 3)
+        >>> digits(0.031623), digits(1234.5, 3)
         (0.032, 1230.0)
     """
     if value == 0.0 or not math.isfinite(value):

@@ -84,17 +84,6 @@ def _timeless(entry: dict[str, object]) -> dict[str, object]:
     return {k: v for k, v in entry.items() if k not in ("seconds", "sha256", "seal")}
 
 
-def test_two_ranks_give_the_run_of_one(terminal):
-    """All files, to the byte: model, plan, ledger, receipts, rounds, checkpoints."""
-    *shown, _ = terminal(*train("one")).splitlines()  # the last line names the folder
-    two = torchrun(*train("two"))
-    assert two.returncode == 0, two.stderr
-    assert two.stdout.splitlines()[:-1] == shown  # and the other rank is silent
-    one = files_of("one")
-    assert {"model.safetensors", "plan.json", "ledger.jsonl", "rounds.jsonl"} <= set(one)
-    assert files_of("two") == one
-
-
 def test_a_private_run_of_two_ranks_verifies(terminal):
     """Distributed, so that what is added over the ranks is released once."""
     more = ["privacy.trust=distributed", "privacy.colluding=1"]

@@ -102,6 +102,18 @@ def test_a_diverging_model_is_named():
     assert any("diverges" in words for words in wild.judged["warnings"])
 
 
+def test_probabilities_worse_than_those_of_a_constant_are_named():
+    labels = np.arange(200) % 2
+    sure = np.where(labels[:, None] == [0, 1], 9.0, -9.0)
+    sure[:30] *= -1  # right of 85 %, and as sure where it is wrong
+    judged = judgement(Task(outputs=2), sure, labels, plan=plan_of(), history=[])
+    assert judged["check"]["is_better"]
+    assert any("worse than a constant's: log loss 2.7, 0.693" in s for s in judged["warnings"])
+    assert (
+        judgement(Task(outputs=2), sure / 9, labels, plan=plan_of(), history=[])["warnings"] == []
+    )
+
+
 def test_clips_that_bind_all_or_nothing_are_named():
     def words(clip):
         return " ".join(trained(stays(), plan_of(clip=clip)).judged["warnings"])

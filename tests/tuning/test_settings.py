@@ -35,6 +35,21 @@ def test_whole_clients_are_suggested_and_unequal_budgets_are_weighed():
     assert large < small
 
 
+def test_within_public_bounds_the_clip_is_theirs_and_no_step_is_too_long():
+    given = {"dimension": 20, "row_bound": 4.0}
+    rich = CLIENTS.with_scaled_budgets(80.0)
+    calm = suggested_settings(rich, **given)
+    assert calm.clip == 4.0
+    # The loss of classes bends by half the squared norm of a row at most: a step of 4 / 16.
+    assert calm.learning_rate() == 0.25
+    steep = suggested_settings(rich, task="regression", **given)
+    assert steep.learning_rate() == pytest.approx(0.125, rel=0.05)
+    assert suggested_settings(CLIENTS, **given).path < calm.path
+    strict = CLIENTS.with_scaled_budgets(0.01)
+    assert suggested_settings(strict, **given).path < calm.path / 10
+    assert suggested_settings(CLIENTS, task="counts", **given).clip == 1.0
+
+
 def test_the_path_stays_where_rounds_clip_and_local_steps_change():
     rates = {
         (rounds, clip, steps): Settings(path=60.0, rounds=rounds, clip=clip).learning_rate(

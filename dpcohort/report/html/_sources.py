@@ -741,7 +741,6 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
             )
         gains.append({"client": str(item["client"]), **numbers, **_ends(item.get("accuracy"))})
     factors = [_number(item.get("factor")) for item in _objects(values.get("factors"))]
-    scored_by = str(values.get("scored_by") or "accuracy")
     sets, curves = values.get("sets"), []
     for name, points in sets.items() if isinstance(sets, Mapping) else ():
         curve: dict[str, list[float]] = {"mean": [], "low": [], "high": []}
@@ -749,11 +748,11 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
             for end, column in curve.items():  # one data set of a kind has no interval
                 value = ends["mean"] if ends[end] is None else ends[end]
                 column.append(100 * min(1.0, max(0.0, value or 0.0)))
-        curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
+        curves.append({"name": str(name), "words": "loss saved", "factors": factors, **curve})
     if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
         raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
     source = str(values.get("source") or "")
-    return {"gains": gains, "curves": curves, "source": source, "scored_by": scored_by}
+    return {"gains": gains, "curves": curves, "source": source}
 
 
 def _ends(value: Any) -> dict[str, float | None]:
