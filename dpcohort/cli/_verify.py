@@ -23,9 +23,6 @@ from dpcohort.cli._terminal import (
 )
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.report._registry import registry_entry
-from dpcohort.report._statement import RunStatement
-from dpcohort.report.html._letter import another_client, write_letter
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
 
@@ -144,6 +141,9 @@ def receipt(
 def _write_letter(
     path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path, draft: bool
 ) -> None:
+    from dpcohort.report._statement import RunStatement
+    from dpcohort.report.html._letter import another_client, write_letter
+
     if receipt.unprotected and not draft:
         raise InputError.because(
             f"{shown} is {receipt.unprotected}, and a letter is for those who rely on a promise: "
@@ -178,6 +178,9 @@ def _write_letter(
 
 
 def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verification) -> None:
+    from dpcohort.report._registry import registry_entry
+    from dpcohort.report._statement import RunStatement
+
     if verified.kind != "private" or not verified.finished:
         state = verified.kind.replace("sim", "a sim") if verified.finished else "not finished"
         raise InputError.because(
