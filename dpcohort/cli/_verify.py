@@ -22,9 +22,6 @@ from dpcohort.cli._terminal import (
 )
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.report._registry import registry_entry
-from dpcohort.report._statement import RunStatement
-from dpcohort.report.html._letter import another_client, write_letter
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
 
@@ -142,6 +139,8 @@ def receipt(
 def _write_letter(
     path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
 ) -> None:
+    from dpcohort.report._statement import RunStatement
+    from dpcohort.report.html._letter import another_client, write_letter
 
     k = run.plan.population.index_of(receipt.client)
     made = int(run.reports[k])
@@ -170,6 +169,9 @@ def _write_letter(
 
 
 def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verification) -> None:
+    from dpcohort.report._registry import registry_entry
+    from dpcohort.report._statement import RunStatement
+
     if verified.kind != "private" or not verified.finished:
         state = verified.kind.replace("sim", "a sim") if verified.finished else "not finished"
         raise InputError.because(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
 from dpcohort.accounting._distributed import trust_in_words
+from dpcohort.accounting._unit import unit_of
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.plain_text import counted
 from dpcohort.runs import ClientReceipt, Receipt, Run
@@ -20,10 +21,10 @@ from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import DROP_IN, TUNING_SOURCES
 from dpcohort.runs._receipts import shown
 
-#: How neighbours differ, and what NIST calls it.
+#: How neighbouring data sets differ, of one unit.
 _NEIGHBOURS = {
-    "zero-out": "Neighbours differ in one that is taken out; how many there are is public.",
-    "replace-one": "Neighbours differ in one that is exchanged for any other (bounded).",
+    "zero-out": "Neighbours differ in {} that is taken out; how many there are is public.",
+    "replace-one": "Neighbours differ in {} that is exchanged for any other (bounded).",
 }
 _GUARDED = (
     "Local: the client's own guard adds the noise before anything leaves; the server and all other "
@@ -92,7 +93,8 @@ class Statement(ABC):
     @property
     def unit(self) -> str:
         """What neighbouring data sets differ in."""
-        differ = _NEIGHBOURS.get(self.receipt.neighbours, self.receipt.neighbours)
+        words = _NEIGHBOURS.get(self.receipt.neighbours)
+        differ = words.format(self.receipt.protects.one) if words else self.receipt.neighbours
         return f"{self.receipt.unit[:1].upper()}{self.receipt.unit[1:]}. {differ}"
 
     @property
@@ -171,8 +173,9 @@ class RunStatement(Statement):
         """The answers about a client of a run."""
         judged = "" if run.check is None else run.check.sentence
         if (paid := run.evaluation) is not None:
-            told = "; ".join(" ".join(one) for one in in_words(paid["in_all"]).items())
-            judged = f"{told}, on {paid['records']:,} test records, noised and paid for"
+            [(metric, value), *_] = in_words(paid["in_all"]).items()
+            tested = f"{paid['records']:,} test {unit_of(paid['unit']).several}"
+            judged = f"{metric} {value}, on {tested}, noised and paid for"
         over_a_network = run.settings.get("engine") == "flower"
         return cls(receipt, run.plan.training.clip, over_a_network, judged)
 

@@ -412,6 +412,10 @@ def test_a_private_config_asks_for_an_evaluation_unless_it_is_told_not_to(tmp_pa
     assert configured_job(config, plan=plan, device="cpu").evaluation is None
     with pytest.raises(InputError, match=r"takes 0.1 of each budget, and the plan keeps 0 for it"):
         configured_job(config.with_overrides(["evaluation.share=0.1"]), plan=plan)
+    with pytest.raises(InputError, match=r"takes 0 of each budget, and the plan keeps 0.05 for it"):
+        configured_job(
+            config.with_overrides(["evaluation.ask=false"]), plan=configured_plan(config)
+        )
 
 
 def test_public_test_records_cost_nothing():
