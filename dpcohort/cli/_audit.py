@@ -37,7 +37,8 @@ from dpcohort.errors import InputError
 
 #: Of each test; all of them on all trainings stay below 1e-5 together.
 _FALSE_ALARMS = 1e-7
-_PERSON_ROWS = 40
+#: Rows of a person whom an audit makes up; of one whom models meet one by one.
+_PERSON_ROWS, _FEW_ROWS = 40, 3
 _PRIVATE = "claims to be private"
 _SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
 _LIMIT = (
@@ -123,7 +124,7 @@ def audit(
     if adversarial:
         if step is not None:
             raise InputError.because("--adversarial is for dpcohort's own trainings: no --step.")
-        _audit_adversarial(device, only, rows=min(rows, 3), full=full, as_json=as_json)
+        _audit_adversarial(device, only, rows=min(rows, _FEW_ROWS), full=full, as_json=as_json)
         return
 
     if step is None:

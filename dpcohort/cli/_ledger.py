@@ -219,7 +219,6 @@ def receipt(
                 ["dpcohort", "ledger", "verify", shown, "--head", found.head],
                 ["dpcohort", "ledger", "receipt", shown, "--dataset", dataset],
             ],
-            over_a_network=True,
         )
     if out is not None:
         write_text(out, json.dumps(found.to_dict(), indent=2) + "\n")

@@ -45,6 +45,7 @@ from dpcohort.config import _schema as schema
 from dpcohort.config._schema import (
     ConfigFile,
     DataSection,
+    EvaluationSection,
     ModelSection,
     OptimiserSection,
     RuleSection,
@@ -282,10 +283,9 @@ class Config:
         return self._file.task
 
     @property
-    def evaluation(self) -> float | None:
-        """Share of each budget that is kept for an evaluation; None where none is asked for."""
-        section = self._file.evaluation
-        return None if section is None else section.share
+    def evaluation(self) -> EvaluationSection | None:
+        """What is told of test records that are not public; None where the file does not say."""
+        return self._file.evaluation
 
     @property
     def model(self) -> ModelSection:

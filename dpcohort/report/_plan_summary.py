@@ -221,6 +221,8 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         if summary["epsilon_min"] is not None
         else "no budgets"
     )
+    if kept := plan.past.paid.kept:
+        budgets += f" (besides {100 * kept:.3g} % for the evaluation)"
     eta = "" if summary["eta"] is None else f", η = {summary['eta']:.4g}"
     drawn = counted(summary["drawn"], "client")
     view = _view(plan.noise, plan)

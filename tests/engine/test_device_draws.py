@@ -27,17 +27,10 @@ from dpcohort.engine._device_draws import (
 )
 from dpcohort.engine._experiment import cohort_of
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]
-
-
-def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters
 
 
 def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
@@ -212,10 +205,7 @@ def test_a_gpu_stack_equals_each_alone(cuda: str, make_plan: Any, make_records: 
     alone = []
     for experiment in experiments:
         engine = BatchedEngine(model, [experiment])
-        (state,) = engine.initial_states()
-        for _ in engine.rounds([state]):
-            pass
-        alone.append(state.parameters)
+        alone.append(final(engine))
     for draws_per_pass in (None, 4):
         engine = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()

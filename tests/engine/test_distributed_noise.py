@@ -37,13 +37,6 @@ WEIGHTS = [0.4, 1.0, 0.7, 2.1, 1.3]
 STEP = Optimiser(local_step=ConstantStep(1.0))
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: Any) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return str(request.param)
-
-
 def zeros(size: int) -> bytes:
     """No entropy at all: the noise of a name is then always the same, and every record is drawn."""
     return bytes(size)

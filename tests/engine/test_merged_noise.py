@@ -22,7 +22,7 @@ from dpcohort.engine import (
 from dpcohort.engine._experiment import merged_noise_, merged_std, refuse_unmergeable
 from dpcohort.errors import InputError
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [
@@ -31,13 +31,6 @@ COHORTS = [
     [1, 1, 1, 2, 0, 2],
 ]  # more draws than partial sums
 NOISE = [0.7, 0.0, 1.9, 0.2]  # client 1 is public
-
-
-def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters
 
 
 def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:

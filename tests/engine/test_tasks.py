@@ -14,7 +14,7 @@ from dpcohort import plugin
 from dpcohort.engine import BatchedEngine, ClientRecords, ConstantStep, Optimiser, ReferenceEngine
 from dpcohort.tasks import Task
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15]
 COHORTS = [[0, 1, 0], [2, 1, 2]]
@@ -63,10 +63,7 @@ def trained(kind: Any, task: Task, plan: Any, device: str, dtype: torch.dtype) -
     engine = kind(model, [part], loss=task.loss_on(device))
     if kind is BatchedEngine:
         assert engine.path.kind == "stacked"
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters.cpu()
+    return final(engine).cpu()
 
 
 @pytest.mark.parametrize("device", DEVICES)

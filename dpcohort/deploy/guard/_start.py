@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -619,6 +620,8 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     for run in terms.runs:
         if run.run not in terms.closed_runs:
             lines.append(_run_in_words(run, runs[run.run]))
+            if datetime.now(UTC).date() > run.until:
+                lines.append(f"WARNING: the permit of {run.run} has ended: nothing is spent on it.")
             cap, alone = terms.cap(), [(runs[run.run], 1)]
             if not fits_cap(cap, alone):  # its first draw would be refused, the data untouched
                 lines.append(

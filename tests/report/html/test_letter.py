@@ -104,16 +104,25 @@ QUESTIONS = [
 def test_it_answers_the_questions_of_nist(tmp_path):
     of_run = {"noise_multiplier": 2.0, "sampling_rate": 0.1, "batch_size": 60, "spent_steps": 8}
     texts = {
-        "run": _letter(tmp_path, RISK, sampler="poisson", unit="one person of ward", **of_run),
+        "run": _letter(
+            tmp_path,
+            RISK,
+            sampler="poisson",
+            unit="all records of one person with this client",
+            **of_run,
+        ),
         "ledger": _letter(tmp_path, RISK, across_runs="summed", per="30 days", ever_epsilon=4.5),
     }
     for text in texts.values():
         answers = text.partition("NIST SP 800-226")[2]
         for question in QUESTIONS:
             assert len(answers.partition(f"<th>{question}</th>")[2].partition("</tr>")[0]) > 30
-    assert "One person of ward. Neighbours differ in one that is taken out" in texts["run"]
+    assert (
+        "All records of one person with this client. Neighbours differ in one person that"
+        in texts["run"]
+    )
     assert "Gaussian noise of 2 times that limit" in texts["run"]
-    assert "Poisson batches of about 60 (10 % of all)" in texts["run"]
+    assert "Poisson batches of about 60 persons (10 % of all)" in texts["run"]
     assert "8 noisy steps composed as one" in texts["run"]
     assert "Central: the operator" in texts["run"]
     assert "ε = 1 at δ = 1e-05 promised over all runs in any 30 days" in texts["ledger"]
