@@ -22,7 +22,6 @@ personal one, and what it gains.
 single records: both units on the same test persons. Its tables are of ``diabetes``: 101,766
 encounters of 71,518 patients (UCI, doi 10.24432/C5230J), clients by medical specialty; and of
 ``visits``, which ``write`` makes: the RAND health insurance experiment, 5,912 persons of six sites.
-With ``--rounds 0`` all rows have the settings of the configuration.
 
     python benchmarks/real_tables.py diabetes dataset_diabetes.zip .
     dpcohort new diabetes.toml --from diabetes.csv --label readmitted --client medical_specialty \
@@ -30,7 +29,7 @@ With ``--rounds 0`` all rows have the settings of the configuration.
         --category discharge_disposition_id --category admission_source_id
     dpcohort new visits.toml --from visits.csv --label mdvis --task counts --client site \
         --person zper --clients visits-clients.csv --public
-    python benchmarks/real_tables.py persons diabetes.toml visits.toml --rounds 0 -o FOLDER
+    python benchmarks/real_tables.py persons diabetes.toml visits.toml -o FOLDER
 
 ``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
 that of ``docs/research/personalise.md``, from those of ``personal -o FOLDER/personal``.
