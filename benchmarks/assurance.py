@@ -109,6 +109,13 @@ FRAME = (
         "whole sum NaN [1].",
     ),
     Topic(
+        "persons",
+        "One person with 40 rows counts as one record.",
+        "The attacks on sensitivity, membership, sampling and ε by rows that add up to a record's "
+        "gradient; an engine that clips rows moves a sum by 40 C.",
+        "Opacus clips rows [1]; jax-privacy can draw and clip by user [6].",
+    ),
+    Topic(
         "erasure",
         "One record cannot take another out of the sum.",
         "Membership attack with a record that is not finite beside the victim.",
@@ -121,6 +128,12 @@ FRAME = (
         "Hostile and careless modules and losses, with a record and without it.",
         "Measured in the row below. Opacus validates layers by type, and no loss [1]. Flower and "
         "NVFLARE clip or filter a client's whole update and see no model [5, 7].",
+    ),
+    Topic(
+        "isolation-persons",
+        "The same of a person with 3 rows.",
+        "Hostile and careless modules and losses, with a person and without them.",
+        "",
     ),
     Topic(
         "isolation-peers",
@@ -137,8 +150,9 @@ FRAME = (
     Topic(
         "lower-bound",
         "No attack finds more ε than was certified.",
-        "One-run audit with many canaries (Steinke, Nasr and Jagielski, 2023), end to end.",
-        "jax-privacy bounds ε from attack scores that its user brings [6].",
+        "One-run audit with many canaries against the certified trade-off curve (Mahloujifar, "
+        "Melis and Chaudhuri, 2025), end to end.",
+        "jax-privacy bounds ε from attack scores that its user brings, for Gaussian curves [6].",
     ),
     Topic(
         "calibration",

@@ -28,6 +28,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,11 @@ from referee import flower_release
 from dpcohort.audit import Isolation, ModelsUnderTest, isolation
 from dpcohort.audit._adversarial_losses import LOSSES
 from dpcohort.audit._adversarial_models import CLASSES, MODELS, WIDTH, Adversary, forget
-from dpcohort.audit._under_test import MODEL_PLACES
+from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
 from dpcohort.engine import cross_entropy
 from dpcohort.errors import InputError
 
+PERSON_ROWS = 3
 EVERY = [*MODELS.values(), *LOSSES.values()]
 TEST = "tests/audit/test_isolation.py::test_no_record_reaches_others_through_a_model_or_loss"
 PROMISE = "No model and no loss of others lets a record move a batch by more than C."
@@ -147,28 +149,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"NVFLARE 2.9.0: no check, all {len(EVERY)} accepted (read: its filters take weights only)"
     )
     print("\n".join(told.values()), flush=True)
-    ours = []
-    for place in MODEL_PLACES if given.ours else ():
-        if given.device == "cpu" or not place.startswith("guard"):
+    ours: dict[int, list[str]] = {1: [], PERSON_ROWS: []}
+    for rows, place in product(ours, MODEL_PLACES if given.ours else ()):
+        here = given.device == "cpu" or not place.startswith("guard")
+        if here and (rows == 1 or place in PERSON_PLACES):
             subject = ModelsUnderTest(place, given.device)
             cases = EVERY if subject.takes_losses else list(MODELS.values())
-            ours.append(f"{place}: {summed_up(isolation(subject, cases, full=given.full))}")
-            print(ours[-1], flush=True)
+            found = isolation(subject, cases, rows=rows, full=given.full)
+            ours[rows].append(f"{place}: {summed_up(found)}")
+            print(f"{rows} rows, {ours[rows][-1]}", flush=True)
     if given.record:
         record(ours, list(told.values()), device=given.device)
 
 
-def record(ours: Sequence[str], peers: Sequence[str], *, device: str) -> None:
+def record(ours: dict[int, list[str]], peers: Sequence[str], *, device: str) -> None:
     """Write the rows of docs/reference/assurance.md."""
     assurance = importlib.import_module("assurance")
     command = f"python benchmarks/third_party_models.py --ours --device {device} --record"
     tries = f"{len(MODELS)} modules and {len(LOSSES)} losses"
     common = {"tries": tries, "test": TEST, "command": command, "attack": ATTACK}
-    key = "isolation" if device == "cpu" else f"isolation-{device}"
-    assurance.record(key, promise=PROMISE, result="; ".join(ours), **common)
+    for rows, results in ours.items():
+        key = "isolation" if rows == 1 else "isolation-persons"
+        promise = PROMISE if rows == 1 else f"The same of a person with {rows} rows."
+        key += "" if device == "cpu" else f"-{device}"
+        assurance.record(key, promise=promise, result="; ".join(results), **common)
     if device == "cpu":
         promise = "The same models and losses, given to others (no promise of ours)."
-        assurance.record(f"{key}-peers", promise=promise, result="; ".join(peers), **common)
+        assurance.record("isolation-peers", promise=promise, result="; ".join(peers), **common)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -57,8 +58,6 @@ def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]
         ...     (Path(folder) / "note.txt").read_text()
         'whole'
     """
-    import tempfile
-
     target = Path(path)
     folder = target.parent
     try:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpcohort._validate import FloatArray, number, whole_number
@@ -286,8 +287,6 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
         """A choice of classes, and the number of each record's."""
-        from sklearn.utils.multiclass import check_classification_targets
-
         check_classification_targets(targets)
         if self._is_from_data("classes"):
             classes = np.unique(targets)

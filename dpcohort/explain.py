@@ -990,3 +990,26 @@ def _settings(plan: Plan) -> dict[str, Any]:
 
 def _ratio(after: float, before: float) -> float:
     return after / before if before > 0 else (1.0 if after == 0 else float("inf"))
+
+
+def papers_noise(plan: Plan) -> FloatArray:
+    """Noise multipliers by the paper's formula at the plan's draws; NaN where there is none.
+
+    Where cohorts are chosen during the training, the draws are the caps.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 300], epsilon=[1.0, 4.0], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=30), seed=0)
+        >>> bool((papers_noise(plan) > plan.noise_multipliers).all())
+        True
+    """
+    found = np.full(len(plan.population), np.nan)
+    held = plan.drawn & ~plan.population.public
+    found[held] = paper_noise_multiplier(
+        epsilon=plan.population.epsilon[held],
+        delta=plan.population.delta[held],
+        sampling_rate=plan.sampling_rates[held],
+        steps=plan.steps[held],
+    )
+    return found

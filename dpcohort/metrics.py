@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp, softmax, xlogy
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.plain_text import first_of
@@ -198,7 +199,6 @@ def _gone(value: Any) -> Any:
 
 
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
-    from scipy.special import logsumexp, softmax
 
     predicted = outputs.argmax(1)
     there = np.unique(labels)
@@ -409,8 +409,6 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
         away = values - predicted
         name = main_metric(task).name
         if name == "poisson_deviance":
-            from scipy.special import xlogy
-
             positive = np.maximum(predicted, _TINY)
             return np.asarray(2 * (xlogy(values, values / positive) - values + positive))
         if name == "quantile_loss":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 
 __all__ = ["LONGEST_WORDS", "counted", "html_table", "json_visible", "one_line", "visible"]
 
@@ -87,8 +88,6 @@ def html_table(title: str, rows: Mapping[str, str]) -> str:
         >>> html_table("Run", {"rule": "<b>"})
         '<table><caption>Run</caption><tr><th>rule</th><td>&lt;b&gt;</td></tr></table>'
     """
-    from html import escape  # brings every named character, and few processes write HTML
-
     lines = "".join(
         f"<tr><th>{escape(one_line(name))}</th><td>{escape(one_line(words))}</td></tr>"
         for name, words in rows.items()

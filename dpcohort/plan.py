@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 
@@ -38,15 +37,23 @@ from dpcohort.accounting import (
 from dpcohort.accounting._charges import after_charges, check_kept
 from dpcohort.accounting._contract import Guard, NoiseModel
 from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT, noise_levels
-from dpcohort.accounting._distributed import NoiseShares, refuse_undistributable, with_lattice
+from dpcohort.accounting._distributed import refuse_undistributable
 from dpcohort.accounting._events import history_epsilon
 from dpcohort.accounting._segments import Source
 from dpcohort.clients import Population
 from dpcohort.clients._columns import COLUMN_NAMES, shared
-from dpcohort.errors import BudgetExceededError, InputError, VerificationError
+from dpcohort.consent import typed
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, html_table, one_line
-from dpcohort.planning._certificate import Certificate, DistributedCertificate
-from dpcohort.planning._noise import ROUNDING, DistributedNoise, LocalNoise, Noise
+from dpcohort.planning._certificate import Certificate
+from dpcohort.planning._noise import (
+    ROUNDING,
+    DistributedNoise,
+    LocalNoise,
+    Noise,
+    PlannedDraws,
+    noise_of,
+)
 from dpcohort.planning._participation import (
     CappedRule,
     FixedCohorts,
@@ -57,7 +64,7 @@ from dpcohort.planning._past import Past
 from dpcohort.planning._reports import Origin, Reports
 from dpcohort.plugins import is_named_function
 from dpcohort.progress import Progress, silent
-from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
+from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection import (
     PlannedRule,
     Pool,
@@ -68,7 +75,6 @@ from dpcohort.selection import (
     rule_from_settings,
     selected,
 )
-from dpcohort.selection._distributed import SMALLEST_WEIGHT, distributed_weights
 from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
@@ -84,6 +90,7 @@ __all__ = [
     "NoiseModel",
     "Past",
     "Plan",
+    "PlanOptions",
     "Reports",
     "make_plan",
     "selection_problem",
@@ -134,19 +141,14 @@ class Plan:
         budgets = self.population.epsilon[~self.population.public]
         ends = f"{budgets.min():.3g} to {budgets.max():.3g}" if budgets.size else ""
         draws = f"{counted(self.training.rounds, 'round')} of {self.training.cohort_size} draws"
-        trust = {}
-        if self.noise.kind != LocalNoise.kind:
-            alone = self.certificate.alone_epsilon[~self.population.public]
-            honest = f"{self.noise.honest} of {self.training.cohort_size} honest"
-            trust["trust"] = f"distributed, {honest}"
-            trust["alone"] = f"epsilon {alone.max():.3g} if all collude"
+        alone = self.certificate.alone_epsilon[~self.population.public]
         return {
             "rule": self.rule,
             "clients": counted(len(self.population), "client"),
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
             "noise": f"noise / clip {self.noise_to_clip:.3g}",
-            **trust,
+            **self.noise.summary(self.training.cohort_size, alone),
             "sha256": self.sha256[:12],
         }
 
@@ -221,16 +223,7 @@ class Plan:
             >>> bool((alone > plan.certified_epsilon).all())
             True
         """
-        if self.noise.kind == LocalNoise.kind:
-            return self
-        own = np.where(self.population.public, 0.0, self.alone_multipliers)
-        return replace(
-            self,
-            contract=replace(self.contract, trust="local", colluding=0, dropouts=0),
-            noise=LocalNoise(multipliers=own, lifted=self.noise.lifted),
-            certificate=Certificate(epsilon=self.certificate.alone_epsilon),
-            past=self.past.if_alone(),
-        )
+        return self.noise.if_alone(self)
 
     def noise_multiplier(self, client: str) -> float:
         """The z of one client, for a training step of somebody else's such as Opacus'.
@@ -252,12 +245,7 @@ class Plan:
             True
         """
         position = self.population.index_of(client)
-        if self.noise.kind != LocalNoise.kind:
-            raise InputError.because(
-                "with distributed trust a client adds a share of the noise only, which protects "
-                "nobody outside of a masked sum. Plan with trust = 'local'."
-            )
-        found = float(self.noise_multipliers[position])
+        found = float(self.noise.unshared[position])
         if np.isnan(found):
             raise InputError.because(
                 f"client {client!r} is never drawn in this plan, so it has no noise and may not "
@@ -318,9 +306,7 @@ class Plan:
         They are p^s; where noise is distributed, p^s are weights in the model, and this follows
         from them.
         """
-        if self.noise.kind == LocalNoise.kind:
-            return self.probabilities
-        return draw_probabilities(self.problem, self.selection, self.training.cohort_size)
+        return self.noise.draw_probabilities(self)
 
     @property
     def problem(self) -> SelectionProblem:
@@ -643,20 +629,79 @@ def _bounded_epsilon(history: History, delta: float, promised: float, method: st
     return found if found <= promised else float(np.fmin(found, history.epsilon(delta)))
 
 
+class PlanOptions(TypedDict, total=False):
+    """What plans with fixed cohorts and plans with a capped rule both take; all has defaults.
+
+    Attributes:
+        accountant: ``tight`` (the default), ``paper``, or a whole ``Contract``.
+        guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan (the
+            default), or ``lift`` that client to the tight noise.
+        seed: what the schedule is drawn from, or the rule's own chances; drawn and recorded if not
+            given.
+        progress: told how far a plan for many clients has come.
+        before: earlier runs that it goes on from; each client has what they left of its budget.
+        charges: what was paid beside rounds, ever; it is taken off the budgets first.
+        evaluation: share of what is left that is kept to evaluate the model on test records that
+            are not public, once, when it is trained.
+    """
+
+    accountant: str | Contract
+    guard: str
+    seed: int | None
+    progress: Progress
+    before: Sequence[Segment]
+    charges: Sequence[Charge]
+    evaluation: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFrame:
+    """Clients after charges, contract and past: what every plan begins with.
+
+    Attributes:
+        population: the clients with what charges left of their budgets.
+        contract: sampler, neighbours, accountant and trust.
+        past: earlier runs and charges.
+        guard: what happens where the paper's noise does not certify.
+        seed: of the schedule, or of a rule's own chances.
+        progress: told how far certification has come.
+    """
+
+    population: Population
+    contract: Contract
+    past: Past
+    guard: Guard
+    seed: int
+    progress: Progress
+
+    @classmethod
+    def of(cls, population: Population, options: PlanOptions) -> PlanFrame:
+        """The options checked, for these clients."""
+        for name in options:
+            choice("option of a plan", name, PlanOptions.__annotations__)
+        named, seed = options.get("accountant", "tight"), options.get("seed")
+        guard = options.get("guard", "refuse")
+        choice("guard", guard, get_args(Guard))
+        charges, evaluation = options.get("charges", ()), options.get("evaluation")
+        kept = 0.0 if evaluation is None else check_kept(evaluation)
+        return cls(
+            population=after_charges(population, charges, kept=kept),
+            contract=named if isinstance(named, Contract) else Contract.of(named),
+            past=Past.of(options.get("before", ()), Paid.of(population, charges, kept)),
+            guard="lift" if guard == "lift" else "refuse",
+            seed=secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0),
+            progress=options.get("progress", silent),
+        )
+
+
 def make_plan(
     population: Population,
     training: Training,
     *,
     selection: str | PlannedRule = "privacy-aware",
-    accountant: str | Contract = "tight",
     noise_model: str = "exact",
     draws: str = "systematic",
-    guard: str = "refuse",
-    seed: int | None = None,
-    progress: Progress = silent,
-    before: Sequence[Segment] = (),
-    charges: Sequence[Charge] = (),
-    evaluation: float | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
@@ -664,17 +709,9 @@ def make_plan(
         population: clients with sizes and whole budgets.
         training: rounds, cohort size, batch, clip and model dimension.
         selection: a rule, or the name of one with its default settings.
-        accountant: ``tight``, ``paper``, or a whole ``Contract``.
         noise_model: ``exact`` weighs the noise the schedule really adds, ``paper`` Σ p² V.
         draws: ``systematic`` or ``independent``.
-        guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan, or
-            ``lift`` that client to the tight noise.
-        seed: what the schedule is drawn from; drawn and recorded if not given.
-        progress: told how far a plan for many clients has come.
-        before: earlier runs that it goes on from; each client has what they left of its budget.
-        charges: what was paid beside rounds, ever; it is taken off the budgets first.
-        evaluation: share of what is left that is kept to evaluate the model on test records that
-            are not public, once, when it is trained.
+        options: those of every plan, all with defaults: `PlanOptions` has the list.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise, or clients with nothing left.
@@ -685,35 +722,27 @@ def make_plan(
         >>> bool((plan.certified_epsilon <= clients.epsilon).all())
         True
     """
-    contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
-    rule = selection
+    frame, rule = PlanFrame.of(population, options), selection
+    population, contract, past = frame.population, frame.contract, frame.past
     if isinstance(rule, str):
         if is_named_function(rule):
-            from dpcohort.consent import typed
-
             typed(rule)
         rule = rule_from_settings(rule)
-    choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
-    seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    kept = 0.0 if evaluation is None else check_kept(evaluation)
-    whole, population = population, after_charges(population, charges, kept=kept)
-    past = Past(tuple(before), Paid.of(whole, charges, kept))
     past.check(population, contract, training.cohort_size)
     refuse_undistributable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         past.left(population), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
-    probabilities = chosen.probabilities
-    if contract.is_distributed:
-        probabilities = draw_probabilities(problem, chosen, training.cohort_size)
+    kind = noise_of(contract)
+    probabilities = kind.chances(problem, chosen, training.cohort_size)
     schedule = draw_schedule(
         probabilities,
         rounds=training.rounds,
         cohort_size=training.cohort_size,
         draws=draws,
-        rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
+        rng=np.random.default_rng([frame.seed, _SCHEDULE_STREAM]),
     )
     multipliers, certified, lifted = deploy_noise(
         population,
@@ -722,19 +751,21 @@ def make_plan(
         steps=schedule.counts * training.local_steps,
         contract=contract,
         local_steps=training.local_steps,
-        guard="lift" if guard == "lift" else "refuse",
-        progress=progress,
+        guard=frame.guard,
+        progress=frame.progress,
         past=past.histories(population),
     )
-    noise: Noise = LocalNoise(multipliers=multipliers, lifted=lifted)
-    certificate = Certificate(epsilon=certified)
-    if contract.is_distributed:
-        pool = _pool(
-            population, training, contract, problem, chosen, probabilities, schedule, multipliers
-        )
-        noise = DistributedNoise(multipliers=multipliers, lifted=lifted, pool=pool)
-        worst = np.where(population.public, np.nan, np.inf)
-        certificate = DistributedCertificate(epsilon=certified, worst_epsilon=worst)
+    draft = PlannedDraws(
+        population=population,
+        training=training,
+        contract=contract,
+        problem=problem,
+        chosen=chosen,
+        probabilities=probabilities,
+        drawn=schedule.counts,
+        certified=certified,
+    )
+    noise, certificate = kind.planned(multipliers, lifted, draft)
     plan = Plan(
         population=population,
         training=training,
@@ -746,113 +777,16 @@ def make_plan(
         ),
         noise=noise,
         certificate=certificate,
-        seed=seed,
+        seed=frame.seed,
         past=past,
     )
-    if isinstance(noise, DistributedNoise):
-        plan = _certified(plan, noise)
+    plan = noise.certified(plan)
     # What was just computed need not be computed again; a plan read from a file computes it, and so
     # does one for so many clients that no calibration is in it.
     if len(population) <= CALIBRATION_LIMIT:
         plan.__dict__["_selection_problem"] = (problem, levels)
     plan._mark_certified()
     return plan
-
-
-def draw_probabilities(
-    problem: SelectionProblem, chosen: Selection, cohort_size: int
-) -> FloatArray:
-    """How often each client is drawn, a draw, where trust is distributed.
-
-    Args:
-        problem: what the rule looked at.
-        chosen: what it gave back.
-        cohort_size: K; nobody is twice in a cohort.
-    """
-    costs = (problem.noise_costs, problem.linear_costs)
-    return once_in_a_cohort(problem.pool.probabilities(chosen.probabilities, *costs), cohort_size)
-
-
-def _pool(
-    population: Population,
-    training: Training,
-    contract: Contract,
-    problem: SelectionProblem,
-    chosen: Selection,
-    probabilities: FloatArray,
-    schedule: Schedule,
-    noise: FloatArray,
-) -> NoiseShares:
-    """Weights and shares of noise for the draws and multipliers there are.
-
-    Args:
-        population: the clients.
-        training: rounds and cohorts.
-        contract: with distributed trust.
-        problem: what the rule looked at.
-        chosen: effective weight of each client in the model.
-        probabilities: how often each was to be drawn.
-        schedule: who is drawn when.
-        noise: multipliers that keep each budget; NaN if never drawn.
-    """
-    honest, counts = contract.honest(training.cohort_size), schedule.counts
-    needed = np.nan_to_num(noise) / population.batches(training)
-    if not (needed > 0).any():
-        raise InputError.because(
-            "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
-            "or give clients budgets."
-        )
-    if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
-        weights = np.zeros(len(population))
-        here = counts > 0
-        wanted = chosen.probabilities[here] / probabilities[here]
-        weights[here] = np.maximum(wanted, SMALLEST_WEIGHT)  # cohorts may need who is not wanted
-        weights /= float(counts @ weights) / training.total_draws
-        shares = weights * needed
-    else:
-        # A selection that is optimal keeps to its objective.
-        best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
-        draws = training.total_draws
-        weights, level = distributed_weights(
-            chosen.probabilities,
-            probabilities * draws,
-            counts,
-            needed,
-            unbiased=problem.unbiased if best else None,
-            noise_weight=chosen.eta * training.dimension / (honest * draws),
-        )
-        shares = np.full(len(population), level / math.sqrt(honest))
-    distributed = NoiseShares(weights=weights, shares=shares, honest=honest)
-    return with_lattice(distributed, population, training, contract)
-
-
-def _certified(plan: Plan, noise: DistributedNoise) -> Plan:
-    """A plan with the noise that its shares really give, certified with and without others.
-
-    Raises:
-        BudgetExceededError: it does not keep a promise.
-    """
-    certified, counts = plan.certificate.epsilon, plan.counts
-    held = plan.drawn & ~plan.population.public
-    if noise.honest > 1:
-        carried = noise.pool.multipliers(plan.batch_sizes)
-        multipliers = np.where(held, carried, noise.multipliers)
-        plan = replace(plan, noise=replace(noise, multipliers=multipliers))
-        found = plan.spent_epsilon(counts, method="pld")
-        # More noise than was certified spends no more.
-        enough = held & (carried >= np.nan_to_num(noise.multipliers))
-        certified = np.where(enough, np.fmin(found, certified), found)
-        broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
-        if broken.size:
-            raise BudgetExceededError(
-                f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
-                "under distributed trust; set trust = 'local'."
-            )
-    alone = plan.if_alone.spent_epsilon(counts, method="pld")
-    # A bound on less noise bounds what more noise spends.
-    alone = np.maximum(alone, certified)
-    certificate = DistributedCertificate(epsilon=certified, worst_epsilon=alone)
-    return replace(plan, certificate=certificate)
 
 
 def selection_problem(

@@ -27,7 +27,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from dpcohort import consent
 from dpcohort._validate import choice, did_you_mean
+from dpcohort.consent import import_allowed, typed
 from dpcohort.errors import DpcohortError, InputError
 
 __all__ = [
@@ -666,8 +668,6 @@ def named_function(field: str, text: str, *, example: str) -> Callable[..., Any]
         >>> named_function("--step", "dpcohort.plugins:is_rule", example="mine:step").__name__
         'is_rule'
     """
-    from dpcohort.consent import typed
-
     typed(text)
     return _loaded(field, text, example=example)
 
@@ -689,8 +689,6 @@ def require_consent(field: str, text: str) -> None:
         dpcohort.errors.InputError: rule = 'subprocess:Popen' is not allowed: it must be ...
     """
     if _running(text) is None:
-        from dpcohort import consent
-
         consent.require_consent(field, text)
 
 
@@ -712,7 +710,6 @@ def _loaded(
     # Running already, by the user's own program, which marked it.
     if (own := _running(text)) is not None:
         return own
-    from dpcohort.consent import import_allowed
 
     require_consent(field, text)
     allowed = f"module:{what} that can be loaded"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from dpcohort.limits import DEEPEST_NESTING, read_bounded
 
 __all__ = [
     "csv_separator",
+    "finite_json",
     "is_table",
     "number_in",
     "parse_json",
@@ -205,8 +208,6 @@ def parse_toml(text: str) -> dict[str, Any]:
         ...
         ValueError: nested too deeply: tables and lists may be 64 deep
     """
-    import tomllib
-
     if re.search(_DEEP_KEY, text):
         raise ValueError(_TOO_DEEP)
     try:
@@ -279,3 +280,19 @@ def toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     raise InputError("config", given=value, allowed="text, numbers, lists and tables")
+
+
+def finite_json(value: Any) -> Any:
+    """The value with every number that JSON cannot hold replaced by null.
+
+    Example:
+        >>> finite_json({"a": (1.0, float("nan"))})
+        {'a': [1.0, None]}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): finite_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(item) for item in value]
+    return value

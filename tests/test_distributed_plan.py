@@ -316,7 +316,7 @@ def test_a_run_does_not_go_on_with_less_trust_than_its_past_counted_on(contract,
     with pytest.raises(InputError, match=words):
         distributed_plan(contract, before=before)
     with pytest.raises(InputError, match=words):
-        replace(distributed_plan(contract), past=Past(tuple(before)))
+        replace(distributed_plan(contract), past=Past.of(before))
     if not contract.is_distributed:
         with pytest.raises(InputError, match=words):
             make_adaptive_plan(PEOPLE, SETTINGS, rule_settings={"d": 6}, before=before)

@@ -38,7 +38,7 @@ BUDGETS = {"north": 1.0, "south": 4.0, "west": 8.0}
                 rounds=15,
                 learning_rate=1.0,
                 simulate=0,
-            ),
+            )
         ),
     ],
     ids=lambda model: type(model).__name__,

@@ -115,10 +115,7 @@ def _partition(folder: Path) -> list[bytes]:
 
 def _plans(folder: Path) -> list[bytes]:
     adaptive = make_adaptive_plan(_CLIENTS, _TRAINING, rule="rpow-d", seed=3)
-    return [
-        _saved(_PLAN.save, folder, "plan.json"),
-        _saved(adaptive.save, folder, "adaptive.json"),
-    ]
+    return [_saved(_PLAN.save, folder, "plan.json"), _saved(adaptive.save, folder, "adaptive.json")]
 
 
 def _charges(folder: Path) -> list[bytes]:

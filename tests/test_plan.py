@@ -23,10 +23,7 @@ def _population(count=12, public=1):
     epsilon[:public] = np.nan
     delta = np.where(np.isnan(epsilon), np.nan, 1e-5)
     return Population.from_arrays(
-        sizes=rng.integers(300, 900, count),
-        epsilon=epsilon,
-        delta=delta,
-        public=np.isnan(epsilon),
+        sizes=rng.integers(300, 900, count), epsilon=epsilon, delta=delta, public=np.isnan(epsilon)
     )
 
 

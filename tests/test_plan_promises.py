@@ -70,13 +70,7 @@ def with_part(plan, name, **changes):
 @both
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("ids", "A"),
-        ("sizes", 41),
-        ("epsilon", 0.25),
-        ("delta", 1e-6),
-        ("batch_sizes", 10),
-    ],
+    [("ids", "A"), ("sizes", 41), ("epsilon", 0.25), ("delta", 1e-6), ("batch_sizes", 10)],
 )
 def test_the_hash_covers_every_column_of_the_clients(plan, column, value):
     other = replace(plan, population=with_second(column, value))
@@ -87,11 +81,7 @@ def test_the_hash_covers_every_column_of_the_clients(plan, column, value):
 @both
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("training", replace(SMALL, clip=2.0)),
-        ("contract", Contract.of("paper")),
-        ("seed", 3),
-    ],
+    [("training", replace(SMALL, clip=2.0)), ("contract", Contract.of("paper")), ("seed", 3)],
     ids=["training", "contract", "seed"],
 )
 def test_the_hash_covers_every_setting(plan, field, value):

@@ -157,21 +157,6 @@ def test_a_package_that_comes_and_goes_is_noticed(installed):
     assert "late" in rule_names("aggregation")
 
 
-def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
-    (tmp_path / "own_rules_of_this_test.py").write_text(PLUGIN)
-    monkeypatch.chdir(tmp_path)
-    allow_code("own_rules_of_this_test")
-    try:
-        assert make_rule("aggregation", "own_rules_of_this_test:Last", {}).factor == 1.0
-        assert is_rule("aggregation", "own_rules_of_this_test:Last")
-        with pytest.raises(InputError, match="has no class 'Lost'"):
-            find_rule("aggregation", "own_rules_of_this_test:Lost")
-        with pytest.raises(InputError, match="Did you mean 'factor'"):
-            make_rule("aggregation", "own_rules_of_this_test:Last", {"facter": 2})
-    finally:
-        sys.modules.pop("own_rules_of_this_test", None)
-
-
 @pytest.mark.parametrize("name", [3, None, "", "no:such:thing"])
 def test_what_is_no_name(name):
     assert not is_rule("selection", name)
@@ -187,19 +172,6 @@ def test_what_a_plan_fills_in_may_be_missing_in_a_check_only():
         check_settings("aggregation", "clipped-mean", {})
     with pytest.raises(InputError, match="Did you mean 'sizes'"):
         check_settings("aggregation", "size-weighted", {"size": 3})
-
-
-def test_a_name_that_two_packages_use_must_be_told_apart(installed):
-    info = installed / "another_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: another-plugin\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlast = elsewhere:Last\n")
-    with pytest.raises(
-        InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
-    ):
-        find_rule("aggregation", "last")
-    allow_code("plugin_of_this_test")
-    assert find_rule("aggregation", "plugin_of_this_test:Last").name == "last"
 
 
 def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(announce):

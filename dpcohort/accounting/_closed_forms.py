@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, ndtr, ndtri
+from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting._contract import broadcast_fields, float_or_array, promise_columns
@@ -127,8 +127,6 @@ def _lower_bound(eps: FloatArray, target: FloatArray) -> FloatArray:
     # The second is 2 sqrt(2) erfinv(target), and erfinv(t) < t up to one half.
     second = (target > 0.5) | (without_second < 3.0 * target)
     if second.any():
-        from scipy.special import erfinv
-
         at_zero = 2.0 * math.sqrt(2.0) * erfinv(target[second])
         without_second[second] = np.maximum(without_second[second], at_zero)
     return np.asarray(without_second)

@@ -14,34 +14,38 @@ composition is the pessimistic privacy-loss distribution, not a sum of epsilons.
 from __future__ import annotations
 
 import math
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting import (
-    Charge,
     Contract,
     Event,
     History,
-    Paid,
-    Segment,
     calibrate_noise,
     deploy_noise,
     gaussian_mu,
     paper_noise_multiplier,
 )
-from dpcohort.accounting._charges import after_charges, check_kept
 from dpcohort.accounting._contract import Guard
 from dpcohort.accounting._deployed_noise import DeployedNoise, noise_after
 from dpcohort.accounting._distributed import adaptive_under_distributed_trust
 from dpcohort.adaptive._rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.plan import CappedRule, Certificate, LocalNoise, Past, Plan, Reports
+from dpcohort.plan import (
+    CappedRule,
+    Certificate,
+    LocalNoise,
+    Past,
+    Plan,
+    PlanFrame,
+    PlanOptions,
+    Reports,
+)
 from dpcohort.plugins import check_members, make_rule, naming_the_rule
 from dpcohort.progress import Progress, silent
 from dpcohort.training import Training
@@ -58,13 +62,7 @@ def make_adaptive_plan(
     report_cap: int | str = "auto",
     participation_cap: int | str = "auto",
     loss_bound: float = 5.0,
-    accountant: str | Contract = "tight",
-    guard: str = "refuse",
-    seed: int | None = None,
-    progress: Progress = silent,
-    before: Sequence[Segment] = (),
-    charges: Sequence[Charge] = (),
-    evaluation: float | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Fix caps and terms, calibrate the noise to them and certify it.
 
@@ -78,14 +76,7 @@ def make_adaptive_plan(
         report_cap: reports of a client, at most; ``auto`` is what the rule expects.
         participation_cap: draws of a client, at most; ``auto`` is twice the mean.
         loss_bound: to which each record's loss is clipped in a report.
-        accountant: ``tight``, ``paper``, or a whole ``Contract``.
-        guard: what happens where the paper's noise does not certify: ``refuse`` or ``lift``.
-        seed: of the rule's dice; drawn and recorded if not given.
-        progress: told how many clients are certified.
-        before: earlier runs that it goes on from; each client has what they left of its budget.
-        charges: what was paid beside rounds, ever; it is taken off the budgets first.
-        evaluation: share of what is left that is kept to evaluate the model on test records that
-            are not public, once, when it is trained.
+        options: those of every plan, all with defaults: `PlanOptions` has the list.
 
     Raises:
         InputError: an unknown rule (the nearest name is suggested) or setting, a cap, d, number of
@@ -101,8 +92,8 @@ def make_adaptive_plan(
         >>> bool((plan.certified_epsilon <= people.epsilon).all())
         True
     """
-    contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
-    choice("guard", guard, get_args(Guard))
+    frame = PlanFrame.of(population, options)
+    population, contract, past = frame.population, frame.contract, frame.past
     choice("reports", reports, get_args(ReportMode))
     chosen: AdaptiveRule
     if isinstance(rule, str):
@@ -112,7 +103,6 @@ def make_adaptive_plan(
         chosen = rule
     if contract.is_distributed:
         raise adaptive_under_distributed_trust(chosen.name)
-    seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     terms = None
     if chosen.statistic is not None:
         terms = ReportTerms(
@@ -122,9 +112,6 @@ def make_adaptive_plan(
             mode="raw" if reports == "raw" else "private",
             share=report_share,
         )
-    kept = 0.0 if evaluation is None else check_kept(evaluation)
-    whole, population = population, after_charges(population, charges, kept=kept)
-    past = Past(tuple(before), Paid.of(whole, charges, kept))
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
@@ -135,8 +122,8 @@ def make_adaptive_plan(
         draw_caps=draw_caps,
         report_caps=report_caps,
         terms=terms,
-        guard="lift" if guard == "lift" else "refuse",
-        progress=progress,
+        guard=frame.guard,
+        progress=frame.progress,
         before=past,
     )
     plan = Plan(
@@ -151,7 +138,7 @@ def make_adaptive_plan(
         ),
         noise=LocalNoise(multipliers=noise, lifted=lifted),
         certificate=Certificate(epsilon=certified),
-        seed=seed,
+        seed=frame.seed,
         past=past,
     )
     plan._mark_certified()

@@ -65,7 +65,7 @@ MODELS: dict[str, Adversary] = {}
 
 _KEPT: dict[Any, Any] = {}
 _HANDLES: list[Any] = []
-_DICE = random.Random(0)  # Python's own is seeded anew in every process
+_RNG = random.Random(0)  # Python's own is seeded anew in every process
 _FILE = Path(tempfile.gettempdir()) / f"dpcohort-audit-{os.getpid()}"
 _VARIABLE = "DPCOHORT_AUDIT_KEPT"
 
@@ -93,7 +93,7 @@ def forget() -> None:
     torch.use_deterministic_algorithms(False)
     torch.manual_seed(0)
     np.random.seed(0)
-    _DICE.seed(0)
+    _RNG.seed(0)
 
 
 class Plain(nn.Module):
@@ -702,7 +702,7 @@ _inputs(
 )
 _inputs("SeedsTorch", _seeding(lambda: torch.randn(WIDTH), torch.manual_seed), draws=2)
 _inputs("SeedsNumPy", _seeding(lambda: np.random.standard_normal(WIDTH), np.random.seed), draws=2)
-_inputs("SeedsItsOwn", _seeding(_DICE.random, _DICE.seed), draws=2)
+_inputs("SeedsItsOwn", _seeding(_RNG.random, _RNG.seed), draws=2)
 _inputs(
     "DefaultType",
     _setting(

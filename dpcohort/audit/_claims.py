@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tested: a private training seen from outside, what it claims, and what was found.
+"""What is tested: a private training seen from outside, what it claims, and the outcome of a test.
 
 The tests choose the gradients. Every client of the training under test holds records whose raw
 gradients are the rows of a given matrix, whatever the weights; out come the updates of every draw.
@@ -31,7 +31,7 @@ class Claim:
         noise_multiplier: z; the noise on the mean has standard deviation z C / B.
         private: whether it claims to be fit for deployment: noise that nobody can predict, of full
             tail, and nothing in the last bits. A simulation does not.
-        rows: above 1, what is protected and drawn is a person with so many rows, whose gradients
+        rows: above 1, what is protected and drawn is a person with that many rows, whose gradients
             are added up before they are clipped; at 1, a record.
 
     Example:

@@ -108,7 +108,7 @@ class DistributedClaim:
 
     @property
     def shares(self) -> FloatArray:
-        """Noise that each client adds, s_k in units of C; that of public ones is only told."""
+        """Noise that each client adds, s_k in units of C; that of public ones is only stated."""
         held = np.nan_to_num(self.noise_multipliers) > 0
         own = np.nan_to_num(self.alone_multipliers, posinf=0.0) * self.influences
         return np.where(held, own, self.distributed.shares)
@@ -260,12 +260,12 @@ def _records(claim: DistributedClaim, dimension: int) -> list[FloatArray]:
 
 def _noises(sums: MaskedSums, claim: DistributedClaim, seed: int, dimension: int) -> FloatArray:
     """Sums [rounds, D] without gradients that should be standard normal."""
-    found = []
+    noises = []
     for number, cohorts in enumerate(_cohorts(claim)):
         noise = sums(claim.with_cohorts(cohorts), _records(claim, dimension), seed=seed + number)
         sizes = np.linalg.norm(claim.shares[cohorts], axis=1) * claim.training.clip
-        found.append(np.asarray(noise, dtype=np.float64) / sizes[:, None])
-    return np.concatenate(found)
+        noises.append(np.asarray(noise, dtype=np.float64) / sizes[:, None])
+    return np.concatenate(noises)
 
 
 def _stale(noise: FloatArray, level: float) -> Iterator[str]:

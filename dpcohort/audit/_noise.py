@@ -170,14 +170,14 @@ def _grains(noise: FloatArray, level: float) -> list[str]:
         "single numbers": special.ndtr(-np.abs(some)),
     }
     tried = len(probabilities) * len(_GRAINS)
-    found = []
+    problems = []
     for how, tail in probabilities.items():
         for bits in _GRAINS:
             multiples = tail[tail < _READABLE * 2.0**-bits] * 2.0**bits
             together = abs(np.exp(2j * np.pi * multiples).sum())
             if 4 * np.exp(-(together**2) / (2 * max(1, multiples.size))) < level / tried:
-                found.append(f"made of uniform numbers of {bits} bits ({how}): the tail is cut")
-    return found
+                problems.append(f"made of uniform numbers of {bits} bits ({how}): the tail is cut")
+    return problems
 
 
 def _beyond_radius(first: FloatArray, second: FloatArray) -> FloatArray:
@@ -194,15 +194,15 @@ def unlike_normal(noise: FloatArray, level: float) -> list[str]:
     """
     if not np.all(np.isfinite(noise)):
         return ["not finite"]
-    found = []
+    problems = []
     if _variance_p(noise.ravel()) < level / 3:
-        found.append("wrong size in all")
+        problems.append("wrong size in all")
     for i, row in enumerate(noise):
         if _variance_p(row) < level / 3 / len(noise):
-            found.append(f"wrong size in update {i}")
+            problems.append(f"wrong size in update {i}")
     if stats.kstest(noise.ravel(), "norm", mode="asymp").pvalue < level / 3:
-        found.append("not normal")
-    return found
+        problems.append("not normal")
+    return problems
 
 
 def _variance_p(values: FloatArray) -> float:

@@ -125,20 +125,18 @@ def trade_off(noise_multiplier: float, **steps: Any) -> AttackRisk:
 
 
 def is_possible(risk: AttackRisk, level: float, canaries: int, guesses: int, right: int) -> bool:
-    """Whether so many right guesses, or more, may have a probability of this level.
+    """Whether this number of right guesses, or more, may have a probability of this level.
 
     Example:
         >>> perfect = AttackRisk(delta=0.0, epsilons=(0.0,), deltas=(0.0,))
         >>> is_possible(perfect, 0.01, 100, 20, 12), is_possible(perfect, 0.01, 100, 20, 20)
         (True, False)
     """
+    # Right and wrong are 1 at most together, where lines of ε below 0 are never the lowest.
     growth, delta = np.exp(np.array(risk.epsilons)), np.array(risk.deltas)
-    # A line δ + e^ε y, and the same of the complements: 1 - e^-ε (1 - δ - y).
-    slopes = np.concatenate([growth, 1 / growth])
-    starts = np.concatenate([delta, 1 - (1 - delta) / growth])
     held_right, held_wrong = level * right / canaries, level * (guesses - right) / canaries
     for j in range(right - 1, -1, -1):
-        more = float(((held_right - starts) / slopes).max()) - held_wrong
+        more = float(((held_right - delta) / growth).max()) - held_wrong
         if more > 0:
             held_wrong += more
             held_right += more * j / (guesses - j)
@@ -148,7 +146,7 @@ def is_possible(risk: AttackRisk, level: float, canaries: int, guesses: int, rig
 
 
 def one_run_p_value(risk: AttackRisk, canaries: int, guesses: int, right: int) -> float:
-    """The largest probability that so many right guesses, or more, may have.
+    """p-value: the largest probability of this number of right guesses, or more.
 
     Args:
         risk: the claimed trade-off curve.

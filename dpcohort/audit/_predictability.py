@@ -184,8 +184,8 @@ def _unit_of(values: FloatArray, claim: Claim) -> float | None:
     if np.any(gaps > 0):
         least = float(gaps[gaps > 0].min())
         units += [_refined(least / parts, small) for parts in range(1, 9)]
-    found = [unit for unit in units if _are_multiples(values, unit)]
-    return max(found, default=None)
+    common = [unit for unit in units if _are_multiples(values, unit)]
+    return max(common, default=None)
 
 
 def _refined(unit: float, values: FloatArray) -> float:

@@ -139,10 +139,10 @@ def erasure(
     ]
     # The attack that looks best is tried on fresh updates, so that the choice costs nothing.
     where, model, record = attacks[int(np.argmax(pilots))]
-    told_in = _says_in(model, claim, record, [seed, 2], trials)
+    hits = _says_in(model, claim, record, [seed, 2], trials)
     nearly_none = 1e-12 * claim.clip * _agreed()  # zeros may be hostile themselves
-    told_out = _says_in(model, claim, nearly_none, [seed, 3], trials)
-    right = told_in + trials - told_out
+    false_alarms = _says_in(model, claim, nearly_none, [seed, 3], trials)
+    right = hits + trials - false_alarms
     p_value = float(stats.binom.sf(right - 1, 2 * trials, most))
     accuracy, sd = right / (2 * trials), math.sqrt(most * (1 - most) / (2 * trials))
     return Finding(
@@ -200,7 +200,7 @@ def isolation(
 ) -> list[Isolation]:
     """Train models and losses in which one record reaches another, with a record and without it.
 
-    Where rows are more than 1, the same with a person of so many rows.
+    Where rows are more than 1, the same with a person of that many rows.
 
     Args:
         released: the training under test.
@@ -213,21 +213,23 @@ def isolation(
     Example:
         >>> from dpcohort.audit import ModelsUnderTest
         >>> from dpcohort.audit._adversarial_models import MODELS
-        >>> [found] = isolation(ModelsUnderTest("guard"), [MODELS["Centred"]])
-        >>> found.verdict
+        >>> [outcome] = isolation(ModelsUnderTest("guard"), [MODELS["Centred"]])
+        >>> outcome.verdict
         'held'
     """
-    found = []
+    outcomes = []
     for one in adversaries:
         tried = _tried(released, one, list(_trials(one, full=full)), rows)
         moved, detail = max(tried)
         verdict: Verdict = "held" if moved <= 1 else "BROKEN" if one.reachable else "out of reach"
         if moved < 0:
             verdict = "refused"
-        found.append(Isolation(name=one.name, verdict=verdict, moved=max(moved, 0), detail=detail))
+        outcomes.append(
+            Isolation(name=one.name, verdict=verdict, moved=max(moved, 0), detail=detail)
+        )
         if on_case is not None:
-            on_case(found[-1])
-    return found
+            on_case(outcomes[-1])
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -268,14 +270,14 @@ def _tried(
         return [(_REFUSED, str(error))]
     except (Exception, SystemExit) as error:  # models may do as they like
         return [(math.inf, f"it always fails: {type(error).__name__}: {error}")]
-    found, start = [], 0
+    moves, start = [], 0
     for trial, (own, _) in zip(trials, parts, strict=True):
         every = np.arange(start, start + len(own))
         worlds = [[batch] * one.draws for batch in (every, np.delete(every, trial.place))]
-        found.append(_moved(run, worlds, trial))
+        moves.append(_moved(run, worlds, trial))
         start += len(own)
     forget()
-    return found
+    return moves
 
 
 def _moved(
@@ -336,13 +338,13 @@ def _influences(
         company = rng.standard_normal((_RECORDS, _DIMENSION)) * background * claim.clip
         row = _direction(rng) * size * claim.clip
         batch, rounds = (_BATCH, _ROUNDS) if repeatable else (_RECORDS, 1)
-        told = f"{size:g} C, the others {background:g} C"
+        case = f"{size:g} C, the others {background:g} C"
         with_row, without, opposite = (
             _updates(training, claim, company, record, seed, batch, rounds)
             for record in (row, np.zeros(_DIMENSION), -row)
         )
-        yield _gap(with_row, without) * batch / claim.clip, told, True
-        yield _gap(with_row, opposite) * batch / (2 * claim.clip), f"{told}, turned around", True
+        yield _gap(with_row, without) * batch / claim.clip, case, True
+        yield _gap(with_row, opposite) * batch / (2 * claim.clip), f"{case}, turned around", True
     cases = [("", training, clip) for clip in (claim.clip, *_SMALL_CLIPS)]
     cases += [
         (f", {name}", model, clip)

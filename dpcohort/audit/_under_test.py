@@ -14,7 +14,7 @@ x in the weights, whatever they are. So the gradient of a record is its input, t
 
 **A step** is a function of gradients; each of its calls gets a seed of its own.
 
-**Models of others** are what else dpcohort shows records to. They are trained with the noise of a
+**Third-party models** are what else dpcohort shows records to. They are trained with the noise of a
 source without entropy, which is always the same and takes all records into every batch.
 """
 
@@ -85,7 +85,7 @@ _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 def step_plan(
     claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
 ) -> Any:
-    """The least a plan can be: cohorts and noise as told, every client with as many records."""
+    """The least a plan can be: these cohorts and noise, every client with as many records."""
     clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
     multipliers = np.full(clients, claim.noise_multiplier)
     return SimpleNamespace(
@@ -223,8 +223,8 @@ class EngineUnderTest:
             )
             company = [np.zeros((1, dimension))] * len(_COMPANY)
             held = [gradients] * (int(cohorts.max()) + 1) + company
-            found = self.sums(distributed, held, seed=seed, rows=claim.rows) / _WEIGHT
-            steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
+            sums = self.sums(distributed, held, seed=seed, rows=claim.rows) / _WEIGHT
+            steps_of_draws = sums.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
         plan = step_plan(
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
@@ -278,14 +278,14 @@ class EngineUnderTest:
         if self.hostility is not None:  # weights that a model comes to, not weights it is made with
             state.parameters.fill_(hostile_start(self.hostility))
         rule, _ = experiment.server_step
-        found = []
+        released = []
         for t in range(len(plan.schedule.cohorts)):
             cohort = cohort_of(plan, t)
             (arrived,) = engine.updates([state.parameters], [cohort])
             alone = not experiment.only_sum_counts
             shown = arrived.updates if alone else rule.combine(arrived.updates, cohort)[None]
-            found.append(shown.clone())
-        return np.asarray(torch.stack(found).cpu().numpy())
+            released.append(shown.clone())
+        return np.asarray(torch.stack(released).cpu().numpy())
 
     def _engine(self, experiment: Experiment, dimension: int) -> ReferenceEngine | BatchedEngine:
         model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
@@ -417,7 +417,7 @@ class GuardUnderTest:
         return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)
 
 
-#: Where records meet a model of others.
+#: Where records meet a third-party model.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
 #: Those of them where persons of several rows do.
 PERSON_PLACES = MODEL_PLACES[:3]
@@ -425,7 +425,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
 
-class _Dice:
+class _ChosenBatches:
     """Bytes that draw the records which are chosen, and noise that is always the same."""
 
     def __init__(self, records: int) -> None:
@@ -443,7 +443,7 @@ class _Dice:
 
 @dataclass(frozen=True)
 class ModelsUnderTest:
-    """Training with a model or loss of others, as :func:`~dpcohort.audit.isolation` takes it.
+    """Training with a third-party model or loss, as :func:`~dpcohort.audit.isolation` takes it.
 
     On a processor every sequence of batches is run in a copy of the process that built the
     training, so that none meets what another left behind.
@@ -454,7 +454,7 @@ class ModelsUnderTest:
             once, in the guard's steps and in its reports.
         device: where engines train, ``cpu`` or ``cuda``.
         examined: try models and losses on made-up records first, as a training does; without it,
-            as if that had found nothing.
+            as if that had passed.
 
     Example:
         >>> from dpcohort.audit._adversarial_models import MODELS
@@ -504,7 +504,7 @@ class ModelsUnderTest:
         return run_anew
 
     def _of_engine(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
-        model, size, dice = case.model(), len(inputs), _Dice(len(inputs))
+        model, size, source = case.model(), len(inputs), _ChosenBatches(len(inputs))
         public = size // 2  # what sums are divided by; they are multiplied by it again
         plan = step_plan(
             Claim(sampler=sampler_of("poisson")),
@@ -527,7 +527,7 @@ class ModelsUnderTest:
             dtype=torch.float32,
             device=self.device,
         )
-        streams, loss = Streams(None, dice), task.loss_on(self.device)
+        streams, loss = Streams(None, source), task.loss_on(self.device)
         if self.place == "reports":
             caps = np.ones(1, dtype=np.int64)
             plan.reports = Reports.of(_REPORTED, caps, np.ones(1))
@@ -549,7 +549,7 @@ class ModelsUnderTest:
                 (arrived,) = engine.updates([state.parameters], [cohort])
                 return np.asarray(arrived.updates[0].double().cpu().numpy())
 
-        return _drawing(dice, released, public)
+        return _drawing(source, released, public)
 
     def _of_features(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
         """Sums of clipped features: the gradients of a linear model whose loss is its output."""
@@ -566,9 +566,9 @@ class ModelsUnderTest:
                     test_labels=np.zeros(1, np.int64),
                     classes=CLASSES,
                 )
-                found = precompute_features(data, encoder, device=self.device, isolated=True)
+                features = precompute_features(data, encoder, device=self.device, isolated=True)
                 rows = np.nan_to_num(
-                    found.train_inputs.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0
+                    features.train_inputs.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0
                 )
                 sizes = np.linalg.norm(rows, axis=1, keepdims=True)
                 sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
@@ -577,40 +577,42 @@ class ModelsUnderTest:
         return run
 
     def _of_guard(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
-        model, dice, public = case.model(), _Dice(len(inputs)), len(inputs) // 2
-        terms = ModelTerms(name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_said(case))
+        model, source, public = case.model(), _ChosenBatches(len(inputs)), len(inputs) // 2
+        terms = ModelTerms(
+            name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_task_terms(case)
+        )
         start = FlatLayout(model).flatten(model).numpy()
-        training = LocalTraining(terms, GuardedData(inputs, labels, ""), dice, module=model)
+        training = LocalTraining(terms, GuardedData(inputs, labels, ""), source, module=model)
         batches = (sampler_of("poisson"), 0.5, public)
         if self.place == "guard":
             lattice = Lattice(1.0, 1.0)
-            return _drawing(dice, lambda: training.update(start, lattice, batches, [1.0]), public)
+            return _drawing(source, lambda: training.update(start, lattice, batches, [1.0]), public)
         half = _REPORTED.half_range
         lattice = Lattice(1.0, half)
         return _drawing(
-            dice, lambda: training.report(start, lattice, batches, _REPORTED) / half, public
+            source, lambda: training.report(start, lattice, batches, _REPORTED) / half, public
         )
 
 
-def _said(case: Adversary) -> dict[str, str]:
+def _task_terms(case: Adversary) -> dict[str, str]:
     return {"loss": case.loss} if case.loss else {}
 
 
 def _task(case: Adversary) -> Task:
-    return Task.from_dict(_said(case), outputs=CLASSES)
+    return Task.from_dict(_task_terms(case), outputs=CLASSES)
 
 
 def _drawing(
-    dice: _Dice, released: Callable[[], Any], public: int
+    source: _ChosenBatches, released: Callable[[], Any], public: int
 ) -> Callable[[Sequence[IntArray]], FloatArray]:
     """One release for each batch, as the sum that it is a public share of."""
 
     def run(batches: Sequence[IntArray]) -> FloatArray:
-        found = []
+        sums = []
         for batch in batches:
-            dice.draws(batch)
-            found.append(np.asarray(released(), dtype=np.float64) * public)
-        return np.stack(found)
+            source.draws(batch)
+            sums.append(np.asarray(released(), dtype=np.float64) * public)
+        return np.stack(sums)
 
     return run
 
@@ -636,16 +638,16 @@ def _in_a_copy(
     sender.close()
     with receiver:
         try:
-            found, kind, message = receiver.recv()
+            releases, kind, message = receiver.recv()
         except EOFError:
-            found, kind, message = None, RuntimeError, "the process has ended"
+            releases, kind, message = None, RuntimeError, "the process has ended"
     process.join()
     process.close()
     if kind is InputError:
         raise InputError.because(message)
     if kind is not None:
         raise RuntimeError(message)
-    return np.asarray(found)
+    return np.asarray(releases)
 
 
 _FORMS = (
@@ -664,7 +666,7 @@ class StepUnderTest:
     persons), clips, adds up, adds noise, and returns [D] numbers. A deployment takes
     its randomness from the operating system and ignores the seed; a simulation uses it.
 
-    A failure of the function is told as what it is: an :class:`InputError` about the step.
+    A failure of the function is an :class:`InputError` about the step.
 
     Args:
         step: the function; or a whole ``PrivateTraining`` of the user's.
@@ -703,8 +705,8 @@ class StepUnderTest:
         with telling(f"the step {self._name} failed on gradients of shape {gradients.shape}"):
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = self._training(gradients, **settings)
-            return _as_array(found, (*settings["cohorts"].shape, gradients.shape[1]))
+                updates = self._training(gradients, **settings)
+            return _as_array(updates, (*settings["cohorts"].shape, gradients.shape[1]))
 
     def _steps(
         self, gradients: FloatArray, *, claim: Claim, batch_size: int, seed: int,
@@ -729,7 +731,7 @@ class StepUnderTest:
             rows, units = rows[drawn], units[drawn]
         if claim.rows > 1:
             persons = {"persons": units}
-        found = self._step(
+        released = self._step(
             rows,
             **persons,
             clip=claim.clip,
@@ -737,7 +739,7 @@ class StepUnderTest:
             batch_size=batch_size,
             rng_seed=_seed_of("noise", name),
         )
-        result = _as_array(found, (gradients.shape[1],))
+        result = _as_array(released, (gradients.shape[1],))
         return result / batch_size if self._returns == "sum" else result
 
 
@@ -768,14 +770,14 @@ def step_by_name(
     )
 
 
-def _as_array(found: Any, shape: tuple[int, ...]) -> FloatArray:
+def _as_array(released: Any, shape: tuple[int, ...]) -> FloatArray:
     """What a user's function returned, as floats of the shape it should have."""
     try:
-        array = np.asarray(found)
+        array = np.asarray(released)
         if array.dtype != np.float32:
             array = array.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError("what the step returns", given=found, allowed="numbers") from None
+        raise InputError("what the step returns", given=released, allowed="numbers") from None
     if array.shape != shape:
         raise InputError("shape of what the step returns", given=array.shape, allowed=f"{shape}")
     return array

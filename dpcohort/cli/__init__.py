@@ -9,7 +9,6 @@ so that the list of commands loads none of them. What they share with ours is ex
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -17,20 +16,22 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
-from types import ModuleType
+from importlib import import_module, metadata
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from dpcohort._lazy import names_on_use
 from dpcohort._version import __version__
+from dpcohort.cli import _terminal
+from dpcohort.consent import allowances_file, code_of, is_allowed_by, keep_allowance
 from dpcohort.errors import DpcohortError, InputError, missing_extra
 from dpcohort.limits import exhausted
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-    import typer
-
+    from dpcohort.cli._sources import data_changes as data_changes
+    from dpcohort.cli._sources import read_config as read_config
     from dpcohort.cli._terminal import ClientsOption as ClientsOption
     from dpcohort.cli._terminal import DataDirOption as DataDirOption
     from dpcohort.cli._terminal import DeviceOption as DeviceOption
@@ -38,11 +39,9 @@ if TYPE_CHECKING:
     from dpcohort.cli._terminal import SetOption as SetOption
     from dpcohort.cli._terminal import SourceArgument as SourceArgument
     from dpcohort.cli._terminal import console as console
-    from dpcohort.cli._terminal import data_changes as data_changes
     from dpcohort.cli._terminal import new_table as new_table
     from dpcohort.cli._terminal import print_json as print_json
     from dpcohort.cli._terminal import print_note as print_note
-    from dpcohort.cli._terminal import read_config as read_config
     from dpcohort.cli._terminal import say as say
     from dpcohort.cli._terminal import show_messages as show_messages
     from dpcohort.cli._terminal import showing_progress as showing_progress
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
 
 _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
+    _sources="data_changes read_config",
     _terminal=(
-        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument "
-        "console data_changes new_table print_json print_note read_config say "
-        "show_messages showing_progress sparkline typed_here"
+        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument console "
+        "new_table print_json print_note say show_messages showing_progress sparkline typed_here"
     ),
 )
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
@@ -78,11 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _is_rank(os.environ):
         return _main(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, we tell
-    from dpcohort.cli._terminal import print_note
-    from dpcohort.runs._ranks import run_command
+    from dpcohort.runs._ranks import run_command  # loads torch
 
     try:
-        return run_command(lambda: _main(arguments), print_note)
+        return run_command(lambda: _main(arguments), _terminal.print_note)
     except InputError as error:
         return _refused(error)
 
@@ -120,9 +118,7 @@ def _notes() -> Iterator[None]:
             message: Warning | str, category: type[Warning], *place: Any, **more: Any
         ) -> None:
             if category.__module__.startswith("dpcohort."):
-                from dpcohort.cli._terminal import print_note
-
-                print_note(str(message))
+                _terminal.print_note(str(message))
             else:
                 show(message, category, *place, **more)
 
@@ -156,9 +152,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _refused(error: DpcohortError) -> int:
-    from dpcohort.cli._terminal import print_error
-
-    print_error(str(error))
+    _terminal.print_error(str(error))
     return error.exit_code
 
 
@@ -198,8 +192,7 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
-    "verify": ("verify", "receipt", "sign", "audit"),
-    "report": ("report", "figure"),
+    "verify": ("verify", "receipt"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.
 _IN_THE_LAB = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
@@ -209,26 +202,10 @@ def home_of(command: str) -> str:
     """The module of this package that a command is in.
 
     Example:
-        >>> home_of("figure"), home_of("demo")
-        ('report', 'demo')
+        >>> home_of("receipt"), home_of("demo")
+        ('verify', 'demo')
     """
     return next((home for home, names in _SHARED_HOMES.items() if command in names), command)
-
-
-def _loaded(name: str) -> ModuleType:
-    """A module, imported while the garbage collector rests.
-
-    What modules hold stays until the end. Neither now nor when the process ends does the collector
-    have to look through it, which takes a tenth of the time of a short command.
-    """
-    if name not in sys.modules:
-        gc.disable()
-        try:
-            import_module(name)
-            gc.freeze()
-        finally:
-            gc.enable()
-    return sys.modules[name]
 
 
 def app(command: str | None = None) -> typer.Typer:
@@ -241,9 +218,6 @@ def app(command: str | None = None) -> typer.Typer:
         >>> len(app().registered_commands) >= len(COMMANDS)
         True
     """
-    _loaded("typer")
-    import typer
-
     made = typer.Typer(
         name="dpcohort",
         no_args_is_help=True,
@@ -291,7 +265,7 @@ def app(command: str | None = None) -> typer.Typer:
             made.command(name)(found)
 
     def own(name: str) -> Any:
-        return getattr(_loaded(f"dpcohort.cli._{home_of(name)}"), name.replace("-", "_"))
+        return getattr(import_module(f"dpcohort.cli._{home_of(name)}"), name.replace("-", "_"))
 
     for name, words in COMMANDS.items():
         add(name, words, partial(own, name))
@@ -322,13 +296,10 @@ def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _allow(module: str) -> None:
-    from dpcohort.cli._terminal import print_note
-    from dpcohort.consent import allowances_file, code_of, is_allowed_by, keep_allowance
-
     code, file = code_of(module.partition(":")[0]), allowances_file()
     if not is_allowed_by(code, file):
         keep_allowance(code, file)
-        print_note(f"{code} may be loaded from now on, until it changes; kept in {file}")
+        _terminal.print_note(f"{code} may be loaded from now on, until it changes; kept in {file}")
 
 
 def other_commands() -> dict[str, EntryPoint]:
@@ -340,10 +311,10 @@ def other_commands() -> dict[str, EntryPoint]:
         >>> "train" in other_commands()
         False
     """
-    from importlib.metadata import entry_points  # takes as long to load as a short command
-
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group="dpcohort.commands"), key=lambda entry: entry.name):
+    for entry in sorted(
+        metadata.entry_points(group="dpcohort.commands"), key=lambda entry: entry.name
+    ):
         if entry.name not in COMMANDS:
             found.setdefault(entry.name, entry)
     return found

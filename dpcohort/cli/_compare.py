@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from csv import writer as csv_writer
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from rich.table import Table
+from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
+from dpcohort.cli._sources import data_changes
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -21,20 +24,15 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     new_table,
     print_json,
     say,
 )
-from dpcohort.config import load_config
+from dpcohort.config import Config, load_config
 from dpcohort.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dpcohort.config import Config
-    from dpcohort.runs import Run
-    from dpcohort.runs._evaluation import SeedSummary
+from dpcohort.metrics import METRICS, check_together
+from dpcohort.runs import EachRound, Run, compare_runs, load_group, summarise_seeds
+from dpcohort.runs._evaluation import SeedSummary
 
 
 def compare(
@@ -67,8 +65,6 @@ def compare(
         groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
-    from dpcohort.metrics import check_together
-    from dpcohort.runs import compare_runs, summarise_seeds
 
     first, *others = groups
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
@@ -95,10 +91,6 @@ def compare(
 
 def groups_table(summaries: dict[str, SeedSummary]) -> Table:
     """The main metric of each group with its confidence interval."""
-    from rich.text import Text
-
-    from dpcohort.metrics import METRICS
-
     metrics = {summary.metric: METRICS[summary.metric] for summary in summaries.values()}
     what = " or ".join(metric.words for metric in metrics.values())
     numbers = (f"test {what}", "95 % CI", "loss", "worst class", "seeds")
@@ -161,7 +153,6 @@ def _in_latex(text: str) -> str:
 def _load_groups(
     sources: Sequence[Path], changes: list[str] | None, out: Path | None
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.runs import load_group
 
     if changes or out is not None:
         raise InputError.because("--set and --out are for a config with a [grid], not for runs.")
@@ -184,7 +175,6 @@ def _load_groups(
 def _train_grid(
     config: Config, seeds: int, out: Path | None, device: str | None, *, quiet: bool
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.runs import EachRound
     from dpcohort.runs._training import train_grid
 
     def show(done: int, runs: Sequence[Run]) -> None:

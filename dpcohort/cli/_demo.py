@@ -8,20 +8,20 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.live import Live
+from rich.table import Table
 from typer import Option
 
+from dpcohort.cli._sources import plan_of
 from dpcohort.cli._terminal import (
     JsonOption,
     console,
     new_table,
-    plan_of,
     print_json,
     program,
     say,
@@ -32,11 +32,19 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.report._figures import save_plan_figure
 from dpcohort.report._plan_summary import plan_table, summarise
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dpcohort.runs import Run
+from dpcohort.runs import (
+    EachRound,
+    Run,
+    compare_runs,
+    configured_data,
+    configured_job,
+    mean_interval,
+    summarise_seeds,
+    train_side_by_side,
+    who_was_heard,
+)
+from dpcohort.runs._folder import SETTINGS as RUN_SETTINGS
+from dpcohort.runs._folder import is_run, read_json, write_json
 
 #: What is compared. The first is the paper's baseline, the last is what dpcohort does by default.
 SETTINGS = {
@@ -62,7 +70,6 @@ def demo(
 ) -> None:
     """Plan for 20 clients with budgets of their own, train on the digits, compare four ways."""
     began = time.monotonic()
-    import_module("dpcohort.runs._training")  # before anything is written: it may lack packages
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,7 +78,6 @@ def demo(
     plan = _planned(config, out, quiet=as_json)
     groups, folders = _trained(config, out, seeds, quiet=as_json)
     results = _results(plan, groups, folders, out, config)
-    from dpcohort.runs._folder import write_json
 
     write_json(out / "results.json", results)
     if as_json:
@@ -108,8 +114,6 @@ def _trained(
     config: Config, out: Path, seeds: int, *, quiet: bool
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
     """All settings and seeds side by side, all written down: a report has the same numbers."""
-    from dpcohort.runs import EachRound, configured_data, configured_job, train_side_by_side
-
     data = configured_data(config)
     folders = {name: out / "runs" / name.replace(", ", "-").replace(" ", "-") for name in SETTINGS}
     works = []
@@ -152,7 +156,6 @@ def _results(
     out: Path,
     config: Config,
 ) -> dict[str, Any]:
-    from dpcohort.runs import compare_runs, summarise_seeds, who_was_heard
 
     best, pairs = "tight noise, privacy-aware", []
     for kind in ("paper noise", "tight noise"):
@@ -202,7 +205,6 @@ def _print_results(
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
-    from dpcohort.runs import mean_interval
 
     numbers = ("noise / C", "test accuracy", "95 % CI")
     table = new_table("setting", title=title, numbers=numbers)
@@ -224,10 +226,8 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
 
 def _clear(folder: Path, label: str) -> None:
     """Take away the runs that an earlier demo left here, and nothing else."""
-    from dpcohort.runs._folder import SETTINGS, is_run, read_json
-
     for place in (folder, *folder.glob("seed-*")):
-        if is_run(place) and read_json(place / SETTINGS).get("label") == label:
+        if is_run(place) and read_json(place / RUN_SETTINGS).get("label") == label:
             shutil.rmtree(place)
 
 

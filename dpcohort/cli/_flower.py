@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from dpcohort.cli._sources import plan_of
 from dpcohort.cli._terminal import (
     JsonOption,
     SetOption,
     console,
-    plan_of,
     print_json,
     print_note,
     say,
@@ -27,7 +27,9 @@ from dpcohort.data import DATASET_NAMES
 from dpcohort.data._arrays import read_npz
 from dpcohort.deploy._formats import read_toml
 from dpcohort.deploy.flower import write_kit
+from dpcohort.deploy.flower._adapter import serve_node
 from dpcohort.deploy.flower._kit import write_app
+from dpcohort.deploy.flower._trial import run_demo
 from dpcohort.deploy.flower.client_app import carry
 from dpcohort.deploy.guard._terms import ModelTerms, TableTerms
 from dpcohort.errors import InputError
@@ -65,7 +67,6 @@ def demo(
     """A SuperLink and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
-    from dpcohort.deploy.flower._trial import run_demo  # loads Flower, an optional dependency
 
     began = time.monotonic()
 
@@ -212,8 +213,6 @@ def node(
     guard: Annotated[Path, Option(metavar="SOCKET", help="Where the client's guard listens.")],
 ) -> None:
     """A client's node: takes the server's messages to the guard, and runs no code of the server."""
-    from dpcohort.deploy.flower._adapter import serve_node  # loads Flower
-
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise InputError("--superlink", given=superlink, allowed="host and port, as HOST:9443")
@@ -250,9 +249,9 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.models._weights import weights_sha256  # loads torch
 
     config = load_config(path).with_overrides(changes or [])
-    if config.evaluation is not None:
+    if config.evaluation is not None and config.evaluation.ask:
         print_note("guards make no evaluation yet: its share of each budget goes to the training.")
-        config = config.with_overrides(["evaluation="])
+    config = config.with_overrides(["evaluation.ask=false"])
     data = configured_data(config)
     weights = None if config.model.weights is None else config.folder / config.model.weights
     section = data_section(config)

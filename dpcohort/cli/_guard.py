@@ -153,7 +153,7 @@ def check(
             run: {
                 **one.to_dict(),
                 "certified_epsilon": one.certified_epsilon(),
-                **({} if one.pool is None else {"alone_epsilon": one.alone_epsilon()}),
+                **one.trust.worst_case(one),
             }
             for run, one in check_terms(found, records).items()
         }

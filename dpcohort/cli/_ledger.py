@@ -129,12 +129,11 @@ def accept(
         found |= {"certified_epsilon": certified, "affordable_draws": fit}
         print_json(found | ({"possible_again": later} if later else {}))
         return
-    also = "" if accepted.reports is None else f" and {accepted.reports.count} reports"
     ends = f", until {accepted.until}" if accepted.is_timed else ""
     say(
         f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
-        f"steps{also}, epsilon {certified:.5g} of {accepted.epsilon:g} at delta "
-        f"{accepted.delta:g}{ends}. {fit} of them fit the cap now."
+        f"steps{accepted.reporting.clause}, epsilon {certified:.5g} of {accepted.epsilon:g} at "
+        f"delta {accepted.delta:g}{ends}. {fit} of them fit the cap now."
         + (f" The next one fits after {later}." if later else "")
     )
 
@@ -220,7 +219,6 @@ def receipt(
                 ["dpcohort", "ledger", "verify", shown, "--head", found.head],
                 ["dpcohort", "ledger", "receipt", shown, "--dataset", dataset],
             ],
-            over_a_network=True,
         )
     if out is not None:
         write_text(out, json.dumps(found.to_dict(), indent=2) + "\n")

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """``dpcohort plan``, ``explain`` and ``what-if``: a certified plan, and questions to it."""
 
-# Annotations are no strings here: typer would read each of them four times before a command runs.
+from __future__ import annotations
 
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort._validate import choice
+from dpcohort.cli._sources import plan_from, plan_place, read_config, say_never_drawn
 from dpcohort.cli._terminal import (
     ClientsOption,
     JsonOption,
@@ -19,26 +21,23 @@ from dpcohort.cli._terminal import (
     SourceArgument,
     console,
     new_table,
-    plan_from,
-    plan_place,
     print_json,
     print_progress,
-    read_config,
     say,
-    say_never_drawn,
     sparkline,
     typed_here,
 )
+from dpcohort.config import Config, known_keys
+from dpcohort.config._schema import ConfigFile
 from dpcohort.errors import InputError
+from dpcohort.explain import Scenario, explain_client, sweep, value_of_trust
 from dpcohort.plain_text import one_line
+from dpcohort.plugins import RULES, settings_of
 from dpcohort.report._plan_summary import plan_table, plan_values
 from dpcohort.runs import configured_data, configured_population, configured_training
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._success import plan_warnings
-
-if TYPE_CHECKING:
-    from dpcohort.config import Config
-    from dpcohort.explain import Scenario
+from dpcohort.selection import rule_from_settings
 
 
 def plan(
@@ -83,7 +82,7 @@ def plan(
         if written is not None and written.resolve() in read:
             raise InputError.because(f"{written} is read by this command; write to another file.")
     if picture is not None:
-        from dpcohort.report._figures import picture_format, save_plan_figure
+        from dpcohort.report._figures import picture_format, save_plan_figure  # loads matplotlib
 
         picture_format(picture)  # refuse what could not be written before anything is
     made = plan_from(source, clients, [*(changes or []), *given])
@@ -131,8 +130,6 @@ def explain(
     """
     alone = Path(client)
     if source is None and clients is None and _is_source(alone):
-        from dpcohort.explain import value_of_trust
-
         found = value_of_trust(_scenario_of(alone, None, changes))
         if as_json:
             print_json(found.to_dict())
@@ -145,8 +142,6 @@ def explain(
             f"{source} {client}"
         )
     source = plan_place(source)
-    from dpcohort.explain import explain_client
-    from dpcohort.selection import rule_from_settings
 
     rule = None
     if source is not None and source.suffix.lower() == ".json":
@@ -226,8 +221,6 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.explain import sweep
-
     if setting.rpartition(".")[2] == "trust":
         if values is not None or client is not None:
             raise InputError.because(
@@ -263,7 +256,7 @@ def what_if(
         )
 
 
-def _refuse_adaptive(config: "Config") -> None:
+def _refuse_adaptive(config: Config) -> None:
     if config.is_adaptive:
         raise InputError.because(
             f"the rule {config.rule} chooses each cohort during the training, so there are no "
@@ -272,10 +265,8 @@ def _refuse_adaptive(config: "Config") -> None:
         )
 
 
-def _scenario(config: "Config") -> "Scenario":
+def _scenario(config: Config) -> Scenario:
     """Everything in a config that fixes probabilities."""
-    from dpcohort.explain import Scenario
-
     data = None if config.data is None else configured_data(config)
     return Scenario(
         population=configured_population(config, data),
@@ -287,12 +278,8 @@ def _scenario(config: "Config") -> "Scenario":
     )
 
 
-def _scenario_of(
-    source: Path | None, clients: Path | None, changes: list[str] | None
-) -> "Scenario":
+def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] | None) -> Scenario:
     """The scenario of a config, a list of clients, a saved plan or a run."""
-    from dpcohort.explain import Scenario
-
     source = plan_place(source)
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, changes)
@@ -306,8 +293,7 @@ def _scenario_of(
     return Scenario.of(made)
 
 
-def _print_trust(scenario: "Scenario", *, as_json: bool) -> None:
-    from dpcohort.explain import value_of_trust
+def _print_trust(scenario: Scenario, *, as_json: bool) -> None:
 
     found = value_of_trust(scenario)
     if as_json:
@@ -346,10 +332,6 @@ def _key(setting: str) -> str:
     Raises:
         InputError: no plan depends on it, or there is no such setting.
     """
-    from dpcohort.config import known_keys
-    from dpcohort.config._schema import ConfigFile
-    from dpcohort.plugins import RULES, settings_of
-
     known = known_keys(ConfigFile)
     own = dict.fromkeys(s for name in RULES["selection"] for s in settings_of("selection", name))
     ordered = (*_PLANNED, *_COUNTED)  # of equal names the first
@@ -408,7 +390,6 @@ def _value(word: str) -> float | str:
 def _print_outcomes(
     setting: str, outcomes: list[dict[str, Any]], client: str | None, *, letter: str
 ) -> None:
-    from rich.text import Text
 
     columns = (setting, "noise", "moved", f"largest {letter}", f"smallest {letter}", "out")
     table = new_table(*columns, close=True, justify="right", no_wrap=True)

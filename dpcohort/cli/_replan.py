@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort.accounting._segments import past_of
@@ -21,11 +22,13 @@ from dpcohort.cli._terminal import (
     typed_here,
 )
 from dpcohort.clients import Population
+from dpcohort.config import load_config
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
-
-if TYPE_CHECKING:
-    from dpcohort.plan import Plan
+from dpcohort.plan import Plan
+from dpcohort.runs import replan as plan_anew
+from dpcohort.runs._config_clients import configured_charges, listed_clients
+from dpcohort.runs._folder import CONFIG, PLAN, find_run
 
 
 def replan(
@@ -65,12 +68,6 @@ def replan(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run: clients leave, join or change, from what is left of each budget."""
-    from dpcohort.config import load_config
-    from dpcohort.plan import Plan
-    from dpcohort.runs import replan as plan_anew
-    from dpcohort.runs._config_clients import configured_charges
-    from dpcohort.runs._folder import PLAN, find_run
-
     if out is not None and (out.is_dir() or out.resolve() == clients.resolve()):
         raise InputError.because(f"{out} is in use; name a new file for the plan, such as go.json.")
     folder = find_run(run)
@@ -111,10 +108,6 @@ def _people(
     folder: Path, config: Path | None, clients: Path, *, allow_large_delta: bool
 ) -> Population:
     """The clients of the list; a table, or else the list, says how many records they have."""
-    from dpcohort.config import load_config
-    from dpcohort.runs._config_clients import listed_clients
-    from dpcohort.runs._folder import CONFIG
-
     try:
         if config is not None or (folder / CONFIG).exists():
             read = load_config(config or folder / CONFIG, allow_code=None)
@@ -184,7 +177,6 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
 
 
 def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
-    from rich.text import Text
 
     table = new_table("client", "change", close=True, overflow="fold")
     alone = ["alone" for _ in plan.certificate.worst_case()]

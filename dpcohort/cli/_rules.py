@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from rich.table import Table
+from rich.text import Text
 from typer import Argument
 
 from dpcohort._validate import choice
@@ -30,9 +32,6 @@ from dpcohort.plugins import (
     rule_card,
     rule_names,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _TITLES = {
     "selection": "Selection, fixed before training ([selection] rule = ...)",
@@ -77,8 +76,6 @@ def rules_table(cards: list[dict[str, Any]]) -> Table:
         >>> rules_table([rule_card("selection", "uniform")]).row_count
         1
     """
-    from rich.text import Text
-
     table = new_table("rule", no_wrap=True)
     for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
         table.add_column(column, overflow="fold", ratio=ratio)

@@ -12,38 +12,79 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
+from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import in_order, write_charge
+from dpcohort.cli._sources import data_changes, say_never_drawn, say_unnamed_charge
 from dpcohort.cli._terminal import (
     JsonOption,
     PaidAfterOption,
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     new_table,
     print_json,
     program,
     say,
-    say_never_drawn,
-    say_unnamed_charge,
     typed_here,
     write_new,
 )
-from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.config import (
+    EXAMPLES,
+    Config,
+    commented_config,
+    load_config,
+    loads_config,
+    table_config,
+)
+from dpcohort.config._settings import rewritten
+from dpcohort.data import (
+    DATASET_NAMES,
+    check_dataset,
+    describe_datasets,
+    fetch_dataset,
+    load_dataset,
+    read_table,
+)
+from dpcohort.data._dataset import simulation_seed
+from dpcohort.data._persons import looks_like_person
+from dpcohort.data._private_bounds import estimate_bounds
+from dpcohort.data._tables import (
+    client_names,
+    held_for_test,
+    kind_of,
+    numbers_of,
+    person_names,
+    values_of,
+)
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
+from dpcohort.runs import configured_data, configured_population, configured_training, data_section
+from dpcohort.runs._config_clients import configured_charges, own_clients, unnamed_charge
+from dpcohort.runs._config_data import person_terms
+from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._continuation import charge_run
+from dpcohort.runs._folder import installed_version
+from dpcohort.tasks import LOSSES
 from dpcohort.text_files import is_table, number_in
-
-if TYPE_CHECKING:
-    from dpcohort.config import Config
-    from dpcohort.plan import Plan
+from dpcohort.tuning import changes_for, suggested_settings
 
 
 def new(
@@ -120,17 +161,12 @@ def _with_suggestions(example: str) -> str:
     text = commented_config(example)
     if example not in ("digits", "heart-disease", "hospitals"):
         return text
-    from dpcohort.config import loads_config
-    from dpcohort.config._settings import rewritten
 
     return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
 
 
 def _suggestions(config: Config) -> list[str]:
     """Changes of a configuration to what the sizes and budgets of its clients suggest."""
-    from dpcohort.runs import configured_data, configured_population, configured_training
-    from dpcohort.tuning import changes_for, suggested_settings
-
     population = configured_population(config)
     dimension = configured_training(config).dimension
     kind = config.task.kind or "classification"
@@ -161,14 +197,6 @@ def _for_table(
     public: bool,
 ) -> tuple[str, Plan | None, list[str]]:
     """The configuration for a table, its plan where it can be made, and what comes next."""
-    from dpcohort.config import loads_config, table_config
-    from dpcohort.config._settings import rewritten
-    from dpcohort.data import read_table
-    from dpcohort.data._persons import looks_like_person
-    from dpcohort.data._tables import client_names, kind_of, numbers_of, values_of
-    from dpcohort.runs._configured import configured_plan
-    from dpcohort.tasks import LOSSES
-
     table = read_table(source)
     listed = ", ".join(one_line(name, 40) for name in table)
     for option, given in (("--label", label), ("--client", client)):
@@ -339,8 +367,6 @@ def _packages() -> list[tuple[str, str, str]]:
 
 def doctor(as_json: JsonOption = False) -> None:
     """Show what is installed, what is missing and how to get it."""
-    from rich.text import Text
-
     components = examine()
     if as_json:
         print_json(components)
@@ -368,9 +394,6 @@ def examine() -> list[dict[str, str | None]]:
         >>> examine()[0]["name"]
         'dpcohort'
     """
-    from dpcohort.data import describe_datasets
-    from dpcohort.runs._folder import installed_version
-
     python = f"{platform.python_version()} ({sys.platform})"
     rows: list[tuple[str, str | None, str, str | None]] = [
         ("dpcohort", __version__, "this", None),
@@ -398,8 +421,6 @@ FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look 
 @data.command("list")
 def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
     """Show every data set that has a name, and where it is."""
-    from dpcohort.data import describe_datasets
-
     rows = describe_datasets(data_dir)
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -424,8 +445,6 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Compare every file of a data set with its published checksum; read one of your own."""
-    from dpcohort.data import DATASET_NAMES, check_dataset
-
     own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
     # A known name is that set, also where a folder here is called the same.
     if name in _EMBEDDED or (own and name not in DATASET_NAMES):
@@ -446,12 +465,7 @@ def check(
 
 def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
-    from dpcohort.data import load_dataset
-
     if name.endswith(".toml"):
-        from dpcohort.config import load_config
-        from dpcohort.runs import configured_data
-
         read = configured_data(load_config(Path(name)))
     else:
         read = load_dataset(typed_here(name) if name in _EMBEDDED or ":" in name else Path(name))
@@ -491,17 +505,6 @@ def fetch(
     ] = None,
 ) -> None:
     """Download a data set, or the rest of it, and check it."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TransferSpeedColumn,
-    )
-
-    from dpcohort.data import fetch_dataset
-
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
@@ -533,18 +536,6 @@ def bounds(
     as_json: JsonOption = False,
 ) -> None:
     """Estimate bounds of columns with noise, paid for from every client's budget."""
-    from dpcohort.accounting import Charge
-    from dpcohort.accounting._charges import in_order, write_charge
-    from dpcohort.config import load_config
-    from dpcohort.data import read_table
-    from dpcohort.data._dataset import simulation_seed
-    from dpcohort.data._private_bounds import estimate_bounds
-    from dpcohort.data._tables import client_names, held_for_test, person_names
-    from dpcohort.runs import data_section
-    from dpcohort.runs._config_clients import configured_charges, own_clients, unnamed_charge
-    from dpcohort.runs._config_data import person_terms
-    from dpcohort.runs._continuation import charge_run
-
     read = load_config(config).with_overrides(data_changes(changes, None, simulate))
     section = data_section(read)
     if not is_table(section.name) or section.client is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between commands and the terminal: how they print, and the options and sources they share.
+"""Between commands and the terminal: how they print, and the options they share.
 
 Results go to stdout, errors and progress to stderr. Whatever a command prints goes through here,
 and here words of others (names in a plan, a client's refusal, the text of a remote error) lose
@@ -9,30 +9,33 @@ their power over the terminal.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.segment import Segment
+from rich.table import Table
 from typer import Argument, Option
 
+from dpcohort.atomic_file import write_text
+from dpcohort.consent import typed
 from dpcohort.errors import InputError
-from dpcohort.plain_text import json_visible, one_line, visible
+from dpcohort.plain_text import json_visible, visible
 from dpcohort.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dpcohort.config import Config
-    from dpcohort.plan import Plan
+from dpcohort.text_files import finite_json
 
 
 class _Screen(Console):
@@ -53,6 +56,8 @@ class _Screen(Console):
 console = _Screen(highlight=False, emoji=False, markup=False)
 _errors = _Screen(stderr=True, highlight=False, emoji=False, markup=False)
 
+#: Characters of one message; a broken receipt may quote anything.
+LONGEST_MESSAGE = 2000
 #: Work of fewer items is done before one could read how far it is.
 _WORTH_TELLING = 500
 
@@ -60,37 +65,6 @@ _WORTH_TELLING = 500
 def say(text: str, **style: Any) -> None:
     """A sentence on stdout, in one line however narrow the terminal."""
     console.print(text, soft_wrap=True, **style)
-
-
-def say_unnamed_charge(words: str | None, *, private: bool) -> None:
-    """Refuse to spend beside a charge that nobody named; in a simulation it is a note.
-
-    Args:
-        words: of ``unnamed_charge``.
-        private: whether anything is really spent.
-    """
-    if words is not None and private:
-        raise InputError.because(f"{words} Nothing was spent now.")
-    if words is not None:
-        print_note(words)
-
-
-def say_never_drawn(plan: Plan) -> None:
-    """Say in one line how many clients a plan never draws, and why."""
-    if plan.drawn.all():
-        return
-    never, chosen = ~plan.drawn, plan.selection
-    is_one = int(never.sum()) == 1
-    verb, they, are = ("is", "it", "its") if is_one else ("are", "they", "their")
-    why = f"by {are} size {they} {verb} drawn less than once in all rounds. Take more rounds."
-    if (chosen.probabilities < 0.99 * chosen.unbiased)[never].any():
-        why = f"the rule {one_line(chosen.rule)} leaves {'it' if is_one else 'them'} out."
-    if chosen.rule == "privacy-aware" and "leaves" in why:
-        why = (
-            f"{are} noise would cost more than {they} {'adds' if is_one else 'add'}. "
-            "selection.floor = 0.5 keeps half of everyone's draws by size."
-        )
-    say(f"{never.sum()} of {len(plan.population)} clients {verb} never drawn: {why}")
 
 
 def program() -> str:
@@ -103,7 +77,6 @@ def program() -> str:
     called = Path(sys.argv[0])
     if shutil.which("dpcohort") is not None or called.name not in ("dpcohort", "__main__.py"):
         return "dpcohort"
-    import shlex
 
     words = [str(called)] if called.name == "dpcohort" else [sys.executable, "-m", "dpcohort"]
     return shlex.join(words)
@@ -122,8 +95,6 @@ def print_note(message: str) -> None:
 
 def show_messages() -> None:
     """Print what the package logs as notes: where features were read from, for one."""
-    import logging
-
     log, handler = logging.getLogger("dpcohort"), logging.Handler()
     handler.emit = lambda record: print_note(record.getMessage())  # type: ignore[method-assign]
     log.handlers = [handler]
@@ -145,8 +116,6 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress]:
     if quiet or not console.is_terminal:
         yield silent if quiet else _lines(title)
         return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     left = TimeRemainingColumn()
@@ -196,8 +165,6 @@ def print_json(value: Any = None, /, **values: Any) -> None:
           "rounds": 3
         }
     """
-    from dpcohort.runs import finite_json
-
     print(json_visible(json.dumps(finite_json(values or value), indent=2, ensure_ascii=False)))
 
 
@@ -222,9 +189,6 @@ def new_table(
         title: above it, on the left.
         options: of ``rich.table.Table.add_column``.
     """
-    from rich import box
-    from rich.table import Table
-
     padding = (0, 1, 0, 0) if close else (0, 1)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, title=title)
     table.title_justify = "left"
@@ -251,9 +215,6 @@ def sparkline(values: Sequence[float]) -> str:
         for v in values
     )
 
-
-#: What a config, a list of clients and a plan end with.
-_FILES = (".toml", ".csv", ".json")
 
 SourceArgument = Annotated[
     Path | None,
@@ -285,8 +246,6 @@ def typed_here(value: Typed) -> Typed:
     texts: list[str] = [value] if isinstance(value, str) else value or []
     for text in texts:
         if names := _NAME.findall(text):
-            from dpcohort.consent import typed
-
             typed(*names)
     return value
 
@@ -354,8 +313,6 @@ def write_new(
     Raises:
         InputError: the file exists already.
     """
-    from dpcohort.atomic_file import write_text
-
     to_terminal = str(path) == "-"
     if not to_terminal:
         if path.exists() and not force:
@@ -368,106 +325,6 @@ def write_new(
     elif to_terminal:
         print_text(text, end="")
     return not (as_json or to_terminal)
-
-
-def data_changes(
-    changes: list[str] | None, data_dir: Path | None, simulate: int | None = None
-) -> list[str]:
-    """The settings to change, with the folder of the data and the seed of a simulation among them.
-
-    Example:
-        >>> data_changes(["run.seed=3"], None)
-        ['run.seed=3']
-    """
-    found = list(changes or [])
-    if data_dir is not None:
-        # A path in a config starts from the config's folder, one on the command line from here.
-        found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
-    if simulate is not None:
-        found.append(f"run.simulate={simulate}")
-    return found
-
-
-def read_config(
-    source: Path | None, clients: Path | None, overrides: list[str] | None = None
-) -> Config:
-    """The config behind a SOURCE that is a config or a list of clients."""
-    from dpcohort.config import config_for_clients, load_config
-
-    if source is not None and source.suffix.lower() == ".csv":
-        if clients is not None:
-            raise InputError.because(f"two lists of clients are given: {source} and {clients}.")
-        source, clients = None, source
-    if source is not None and source.suffix.lower() == ".json":
-        raise InputError.because(
-            f"{source} looks like a finished plan; this command needs the config or the list of "
-            "clients it was made from."
-        )
-    if source is not None:
-        config = load_config(source)
-        config = config if clients is None else config.with_clients(clients)
-    elif clients is not None:
-        config = config_for_clients(clients)
-    else:
-        raise InputError.because(
-            "nothing to plan: give a config (dpcohort new writes one) or --clients FILE.csv."
-        )
-    return config.with_overrides(overrides) if overrides else config
-
-
-def is_run_place(source: Path) -> bool:
-    """Whether a SOURCE can only be a run: a folder, or nothing yet that looks like a file.
-
-    Example:
-        >>> is_run_place(Path("runs/none")), is_run_place(Path("none.toml"))
-        (True, False)
-    """
-    return source.is_dir() or not (source.exists() or source.suffix.lower() in _FILES)
-
-
-def plan_place(source: Path | None) -> Path | None:
-    """The plan of a SOURCE that is a run; any other SOURCE as it is."""
-    if source is None or not is_run_place(source):
-        return source
-    from dpcohort.runs._folder import PLAN, find_run
-
-    return find_run(source) / PLAN
-
-
-def plan_from(
-    source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
-) -> Plan:
-    """A saved plan, or the plan a config or a list of clients asks for."""
-    from dpcohort.plan import Plan
-    from dpcohort.runs._configured import configured_plan
-
-    if source is None or source.suffix.lower() != ".json":
-        config = read_config(source, clients, overrides)
-        return configured_plan(config, progress=print_progress)
-    if clients is not None or overrides:
-        raise InputError.because(
-            f"{source} is a finished plan: --clients and --set cannot change it. Give the "
-            "config it was made from."
-        )
-    plan = Plan.load(source)
-    plan.verify_unless_made_here()
-    return plan
-
-
-def plan_of(config: Config) -> Plan:
-    """The plan that a config asks for whose cohorts are drawn before the training.
-
-    Raises:
-        InputError: the rule chooses cohorts during the training.
-    """
-    from dpcohort.runs._configured import configured_plan
-
-    if config.is_adaptive:
-        raise InputError.because(
-            f"the rule {config.rule} chooses cohorts during the training, so there is no schedule "
-            "to look at. dpcohort plan shows its caps and noise; dpcohort train runs it."
-        )
-    return configured_plan(config, progress=print_progress)
 
 
 def shape_from(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,6 +23,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from dpcohort.accounting._unit import unit_of
+from dpcohort.cli._sources import data_changes, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -30,25 +31,27 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     print_json,
     program,
     say,
-    say_unnamed_charge,
     show_messages,
     sparkline,
 )
-from dpcohort.config import load_config
+from dpcohort.config import Config, load_config
+from dpcohort.data import Dataset
 from dpcohort.errors import InputError
+from dpcohort.metrics import check_together
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord
+from dpcohort.runs import Callback, Run, summarise_seeds, who_was_heard
+from dpcohort.runs._callbacks import added_noise
+from dpcohort.runs._config_clients import unnamed_charge
+from dpcohort.runs._folder import RECEIPTS
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import HOW_TO_SIMULATE
-
-if TYPE_CHECKING:
-    from dpcohort.config import Config
-    from dpcohort.data import Dataset
-    from dpcohort.plan import Plan
-    from dpcohort.round_record import RoundRecord
-    from dpcohort.runs import Callback, Run
+from dpcohort.runs._receipts import read_receipts
+from dpcohort.runs._success import judged_words
 
 
 def train(
@@ -91,7 +94,6 @@ def train(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
     from dpcohort.runs import TensorBoardLog, configured_data, configured_job
-    from dpcohort.runs._config_clients import unnamed_charge
     from dpcohort.runs._training import train_job
 
     show_messages()
@@ -139,8 +141,6 @@ def train(
 
 def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
     """A finished plan; where the config says otherwise, the plan counts, and that is said."""
-    from dpcohort.plan import Plan
-
     found = Plan.load(path)
     if seeds > 1:
         found.past.refuse_seeds()
@@ -171,12 +171,6 @@ def _say_who_is_not_in(plan: Plan, data: Dataset) -> None:
 
 def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """What a program wants to know about finished runs."""
-    from dpcohort.metrics import check_together
-    from dpcohort.runs import summarise_seeds, who_was_heard
-    from dpcohort.runs._folder import RECEIPTS
-    from dpcohort.runs._receipts import read_receipts
-    from dpcohort.runs._success import judged_words
-
     first, check = runs[0], check_together(run.check for run in runs)
     # As they were written when each run ended: certified once.
     receipts = [
@@ -211,7 +205,6 @@ def _told(run: Run) -> dict[str, Any]:
 
 
 def _print_runs(runs: Sequence[Run], out: Path) -> None:
-    from dpcohort.runs._success import judged_words
 
     found = summary_of(runs, out)
     if found["result"] is not None:
@@ -229,8 +222,6 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
 
 def _print_evaluation(run: Run) -> None:
     """What the clients paid to have told: metrics with intervals that include the noise."""
-    from dpcohort.runs._paid_evaluation import in_words
-
     if (found := run.evaluation) is None:
         return
     say(
@@ -254,8 +245,6 @@ def _sentence(words: str) -> str:
 
 def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
     """The main metric over the seeds, beside the best constant's."""
-    from dpcohort.metrics import check_together
-
     metric, score = runs[0].metric, result["score"]
     console.print(f"{metric.words} {sparkline(runs[0].curve().score.tolist())}")
     seeds = f"{len(runs)} seeds, " if len(runs) > 1 else ""
@@ -300,8 +289,6 @@ def watch(
 
 def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
     """The run each time it was looked at, and the seconds since its last round."""
-    from dpcohort.runs import Run
-
     seen, since = -1, time.monotonic()
     while True:
         run = Run.load(path)
@@ -356,7 +343,6 @@ def _quiet_words(quiet: float) -> str:
 
 
 def _tell(run: Run, *, as_json: bool) -> None:
-    from dpcohort.runs._success import judged_words
 
     tested = run.has_test and math.isfinite(run.test.score)
     score = run.test.score if tested else None
@@ -437,8 +423,6 @@ def picture(title: str, record: RoundRecord, run: Run, time_left: str = "") -> R
 
 def round_sentence(record: RoundRecord, run: Run) -> str:
     """One round in one line, for a pipe or a log."""
-    from dpcohort.runs._callbacks import added_noise
-
     total = run.plan.training.rounds
     if record.lost:
         return f"round {record.round + 1}/{total}  lost in a crash; counted, not computed again"

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from dpcohort._validate import choice, number
+from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import write_charge
 from dpcohort.atomic_file import write_text
+from dpcohort.cli._sources import data_changes, say_never_drawn, say_unnamed_charge
 from dpcohort.cli._terminal import (
     DataDirOption,
     DeviceOption,
@@ -18,22 +22,29 @@ from dpcohort.cli._terminal import (
     SetOption,
     SimulateOption,
     console,
-    data_changes,
     new_table,
     print_json,
     print_note,
     say,
-    say_never_drawn,
-    say_unnamed_charge,
     showing_progress,
     write_new,
 )
 from dpcohort.config import load_config
+from dpcohort.config._settings import rewritten
 from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_CONFIG
+from dpcohort.metrics import METRICS
+from dpcohort.report._figures import picture_format, save_figure, worth_figure
+from dpcohort.runs._config_clients import configured_charges, promised_population, unnamed_charge
+from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._continuation import charge_run
+from dpcohort.runs._folder import write_json
 from dpcohort.runs._provenance import SIMULATED_TUNING as SIMULATED
-
-if TYPE_CHECKING:
-    from dpcohort.tuning import Tuned, Worth
+from dpcohort.text_files import read_utf8
+from dpcohort.tuning import Tuned, Worth, tune_charged
+from dpcohort.tuning import tune as tune_without_spending
+from dpcohort.tuning import worth as worth_of
+from dpcohort.tuning._budgets import FACTORS
 
 _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
 
@@ -84,8 +95,6 @@ def tune(
     The source of the choice is named in the output, in the config and in the receipts of a run of
     it. Without --source nothing is spent and no record is looked at.
     """
-    from dpcohort._validate import choice
-
     choice("--source", origin, ["none", "public", "charged"])
     if str(out) != "-" and out.exists() and not force:
         raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
@@ -105,22 +114,12 @@ def tune(
         raise InputError.because("charged tuning is paid for: --out names the config that says so.")
     paid: list[str] = []
     if origin == "charged":
-        from dpcohort.runs._config_clients import (
-            configured_charges,
-            promised_population,
-            unnamed_charge,
-        )
-
         ids, known = promised_population(config).ids, configured_charges(config)
         unnamed = unnamed_charge(config, ids, known, out.parent)
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         most = 50 if quick else rounds
         shared: Any = {"most_rounds": most, "device": device, "progress": progress}
         if origin == "charged":
-            from dpcohort.accounting import Charge
-            from dpcohort.accounting._charges import write_charge
-            from dpcohort.runs._continuation import charge_run
-            from dpcohort.tuning import tune_charged
 
             def begin(charge: Charge) -> None:
                 say_unnamed_charge(unnamed, private=charge.private)
@@ -146,8 +145,6 @@ def tune(
                     print_note(f"what it was to cost is paid; {out} names it: go on with that file")
                 raise
         else:
-            from dpcohort.tuning import tune as tune_without_spending
-
             found = tune_without_spending(
                 config, source=origin, public=public, seeds=1 if quick else seeds, **shared
             )
@@ -160,8 +157,6 @@ def tune(
     if str(out) != "-":
         _print_tuned(found)
     if write_new(out, text, force=True, as_json=False):
-        from dpcohort.runs._configured import configured_plan
-
         tuned = load_config(out).with_overrides(data_changes(None, data_dir))
         say_never_drawn(configured_plan(tuned))
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
@@ -169,10 +164,6 @@ def tune(
 
 def _rewritten(source: Path, changes: list[str], found: Tuned | None = None) -> str:
     """The file with changed settings; a comment says which were tuned, and on what."""
-    from dpcohort.config._settings import rewritten
-    from dpcohort.limits import LARGEST_CONFIG
-    from dpcohort.text_files import read_utf8
-
     text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
     notes = {}
     if found is not None:
@@ -254,15 +245,9 @@ def worth(
 
     Noise is computed, accuracy is predicted from generated or public records. Nothing is spent.
     """
-    from dpcohort._validate import number
-    from dpcohort.tuning import worth as worth_of
-    from dpcohort.tuning._budgets import FACTORS
-
     if target is not None:
         number("--target", target, above=0, below=1)
     if figure is not None:
-        from dpcohort.report._figures import picture_format
-
         picture_format(figure)
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
     with showing_progress(f"worth {source.name}", quiet=as_json) as progress:
@@ -277,12 +262,8 @@ def worth(
         )
     needed = None if target is None else found.needed(target)
     if out is not None:
-        from dpcohort.runs._folder import write_json
-
         write_json(out, found.to_dict())
     if figure is not None:
-        from dpcohort.report._figures import save_figure, worth_figure
-
         save_figure(worth_figure(found), figure)
     if as_json:
         told = {} if needed is None else {"target": target, "factor_needed": needed}
@@ -306,7 +287,6 @@ def worth(
 
 
 def _print_curve(found: Worth) -> None:
-    from dpcohort.metrics import METRICS
 
     names = list(dict.fromkeys(found.sets))
     table = new_table(numbers=["every epsilon", "noise / clip", *names])

@@ -169,6 +169,7 @@ class TaskSection(Section):
 class EvaluationSection(Section):
     """The keys of [evaluation]: what is told of test records that are not public, and its price."""
 
+    ask: bool = True
     share: float = 0.05
 
 

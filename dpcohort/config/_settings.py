@@ -27,8 +27,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
+from dpcohort import consent
 from dpcohort._validate import choice, did_you_mean
 from dpcohort.accounting import Contract
 from dpcohort.accounting._contract import Guard, NoiseModel
@@ -38,6 +41,21 @@ from dpcohort.accounting._distributed import (
     sum_only,
 )
 from dpcohort.clients import Population
+from dpcohort.config import _schema as schema
+from dpcohort.config._schema import (
+    ConfigFile,
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    OptimiserSection,
+    RuleSection,
+    RunSection,
+    SelectionSection,
+    TaskSection,
+    check_rule,
+    draw_population,
+    split_report_settings,
+)
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.plain_text import one_line
@@ -49,21 +67,9 @@ from dpcohort.plugins import (
     kind_of_rule,
     require_consent,
 )
+from dpcohort.schedule import Draws
 from dpcohort.text_files import parse_toml, read_utf8, toml_text, toml_value
 from dpcohort.training import Training
-
-if TYPE_CHECKING:
-    from dpcohort.config._schema import (
-        ConfigFile,
-        DataSection,
-        ModelSection,
-        OptimiserSection,
-        RunSection,
-        SelectionSection,
-        TaskSection,
-    )
-    from dpcohort.schedule import Draws
-
 
 #: Where a key stands: names of tables and keys, and positions in lists of tables.
 Where = tuple[str | int, ...]
@@ -269,8 +275,6 @@ class Config:
     @cached_property
     def _file(self) -> ConfigFile:
         """The tables with every key; read once more, since planning needs few of them."""
-        from dpcohort.config._schema import ConfigFile
-
         return ConfigFile.model_validate(dict(self.values))
 
     @property
@@ -279,10 +283,9 @@ class Config:
         return self._file.task
 
     @property
-    def evaluation(self) -> float | None:
-        """Share of each budget that is kept for an evaluation; None where none is asked for."""
-        section = self._file.evaluation
-        return None if section is None else section.share
+    def evaluation(self) -> EvaluationSection | None:
+        """What is told of test records that are not public; None where the file does not say."""
+        return self._file.evaluation
 
     @property
     def model(self) -> ModelSection:
@@ -332,7 +335,6 @@ class Config:
             if self.clients is not None:
                 allowed = bool(self.values["population"].get("allow_large_delta"))
                 return Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
-            from dpcohort.config._schema import draw_population
 
             has_data = self.data is not None
             return draw_population(self._file.population, records, has_data=has_data)
@@ -421,8 +423,6 @@ def load_config(path: str | Path, *, allow_code: Iterable[str] | None = ()) -> C
     """
     content = read_utf8(path, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
     if allow_code:
-        from dpcohort import consent
-
         consent.allow_code(*allow_code)
     return _parsed(content, Path(path), loads=allow_code is not None)
 
@@ -524,9 +524,6 @@ def _build(
     loads: bool = True,
 ) -> Config:
     # The library that checks types takes longer to load than a small plan to make.
-    from pydantic import ValidationError
-
-    from dpcohort.config import _schema as schema
 
     folder = Path() if path is None else path.parent
     label = f"{_label(path)} with {', '.join(changes)}" if changes else _label(path)
@@ -660,8 +657,6 @@ def _clients_file(clients: str, folder: Path) -> Path:
 
 def _selection_settings(section: SelectionSection) -> tuple[dict[str, Any], dict[str, Any]]:
     """The rule's own settings, and those about caps and reports, once the rule accepted them."""
-    from dpcohort.config._schema import check_rule, split_report_settings
-
     settings = dict(section.model_extra or {})
     if kind_of_rule(section.rule) == "selection":
         check_rule("selection", section)
@@ -716,7 +711,6 @@ def apply_overrides(
 
 
 def _taken_out(tables: dict[str, Any], place: Where, value: Any) -> tuple[Where, ...]:
-    from dpcohort.config._schema import RuleSection, SelectionSection
 
     if place == ("privacy", "trust") and value == "local":  # where nobody is counted on
         return ("privacy", "colluding"), ("privacy", "dropouts")

@@ -250,6 +250,11 @@ class Dataset:
         return len(self.train_labels) if self.persons is None else len(self.persons)
 
     @property
+    def test_is_public(self) -> bool:
+        """Whether results on the test records may be told without paying for them."""
+        return self.test_public or self.public
+
+    @property
     def record_labels(self) -> NDArray[Any]:
         """A label of each training record: of a person, its first row's. SENSITIVE."""
         return self.train_labels if self.persons is None else self.train_labels[self.persons.first]

@@ -44,6 +44,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functionalize, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpcohort.errors import InputError
@@ -385,8 +386,6 @@ class IsolatedOutputs:
 
 def _written_down(function: Function, arguments: Sequence[Tensor]) -> tuple[Any, str]:
     """The operations of a function as a function of their own; None, and why, if not to be had."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # it takes a while to load
-
     try:
         with _plain_operations():
             made = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpcohort._validate import did_you_mean
@@ -40,9 +42,6 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         ...     tuple(read_weights(Path(folder) / "a.safetensors")["weight"].shape)
         (2, 3)
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     file = Path(path)
     if not file.is_file():
         raise DataMissingError(

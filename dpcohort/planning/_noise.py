@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,13 +31,45 @@ from dpcohort.accounting._distributed import (
     with_lattice,
 )
 from dpcohort.clients import Population
-from dpcohort.errors import InputError
+from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plain_text import counted
+from dpcohort.planning._certificate import Certificate, DistributedCertificate
 from dpcohort.planning._participation import Participation, refuse_clients
+from dpcohort.schedule import once_in_a_cohort
+from dpcohort.selection import Selection, SelectionProblem
+from dpcohort.selection._distributed import SMALLEST_WEIGHT, distributed_weights
 from dpcohort.training import Training
+
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
 
 #: What another order of the same operations may change.
 ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedDraws:
+    """What a plan has of its cohorts before their noise is shared out.
+
+    Attributes:
+        population: the clients.
+        training: rounds and cohorts.
+        contract: whose trust it is.
+        problem: what the rule looked at.
+        chosen: effective weight of each client in the model.
+        probabilities: how often each was to be drawn.
+        drawn: how often each is.
+        certified: epsilon of each client under the noise that keeps its budget.
+    """
+
+    population: Population
+    training: Training
+    contract: Contract
+    problem: SelectionProblem
+    chosen: Selection
+    probabilities: FloatArray
+    drawn: IntArray
+    certified: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +114,42 @@ class Noise(ABC):
     def honest(self) -> int:
         """h, members of a cohort whose noise the multipliers rely on; 1 is oneself."""
 
+    @classmethod
     @abstractmethod
+    def chances(cls, problem: SelectionProblem, chosen: Selection, cohort_size: int) -> FloatArray:
+        """How often each client is to be drawn, a draw, for a selection to hold in the model.
+
+        Args:
+            problem: what the rule looked at.
+            chosen: what it gave back.
+            cohort_size: K.
+        """
+
+    @classmethod
+    @abstractmethod
+    def planned(
+        cls, multipliers: FloatArray, lifted: BoolArray, draft: PlannedDraws
+    ) -> tuple[Noise, Certificate]:
+        """Noise for cohorts that are drawn, and a certificate that promises nothing beside it.
+
+        Args:
+            multipliers: that keep each budget; NaN if never drawn.
+            lifted: clients whose paper noise was replaced.
+            draft: what is planned so far.
+        """
+
+    @abstractmethod
+    def certified(self, plan: Plan) -> Plan:
+        """A plan with the noise that is really given, and what it spends without others."""
+
+    @abstractmethod
+    def if_alone(self, plan: Plan) -> Plan:
+        """The plan as each client must count it if all others collude."""
+
+    @abstractmethod
+    def draw_probabilities(self, plan: Plan) -> FloatArray:
+        """Probability that a draw of a plan with fixed cohorts is of each client."""
+
     def check(
         self,
         population: Population,
@@ -91,7 +158,29 @@ class Noise(ABC):
         participation: Participation,
     ) -> None:
         """Refuse noise that the contract does not mean, or that no lattice carries."""
-        return
+        if contract.trust != self.kind:
+            raise InputError.because(
+                "trust is distributed in the contract or in the plan, but not in both; make the "
+                "plan again."
+            )
+
+    @property
+    def unshared(self) -> FloatArray:
+        """Noise multipliers that protect each client without others, in any training.
+
+        Raises:
+            InputError: each client's own noise is a share only.
+        """
+        return self.multipliers
+
+    def summary(self, cohort_size: int, alone: FloatArray) -> dict[str, str]:
+        """Short fields about trust for the summary of a plan.
+
+        Args:
+            cohort_size: K.
+            alone: epsilon of clients with a budget if all others collude.
+        """
+        return {}
 
     @abstractmethod
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
@@ -261,15 +350,29 @@ class LocalNoise(Noise):
         """1 each."""
         return np.ones(self.multipliers.size)
 
-    def check(
-        self,
-        population: Population,
-        training: Training,
-        contract: Contract,
-        participation: Participation,
-    ) -> None:
-        """Refuse a contract that relies on the noise of others."""
-        _check_kind(contract, distributed=False)
+    @classmethod
+    def chances(cls, problem: SelectionProblem, chosen: Selection, cohort_size: int) -> FloatArray:
+        """The probabilities that were chosen."""
+        return chosen.probabilities
+
+    @classmethod
+    def planned(
+        cls, multipliers: FloatArray, lifted: BoolArray, draft: PlannedDraws
+    ) -> tuple[Noise, Certificate]:
+        """Each client's own noise, and its epsilon."""
+        return cls(multipliers=multipliers, lifted=lifted), Certificate(epsilon=draft.certified)
+
+    def certified(self, plan: Plan) -> Plan:
+        """The plan: nobody is relied on."""
+        return plan
+
+    def if_alone(self, plan: Plan) -> Plan:
+        """The plan: nobody is relied on."""
+        return plan
+
+    def draw_probabilities(self, plan: Plan) -> FloatArray:
+        """The probabilities that were chosen."""
+        return plan.probabilities
 
     def alone(self, population: Population, batch_sizes: IntArray, drawn: BoolArray) -> FloatArray:
         """All the noise there is."""
@@ -320,6 +423,84 @@ class DistributedNoise(Noise):
 
     pool: NoiseShares
 
+    @classmethod
+    def chances(cls, problem: SelectionProblem, chosen: Selection, cohort_size: int) -> FloatArray:
+        """Chances for which the weights in the model are those chosen; nobody twice in a cohort."""
+        costs = (problem.noise_costs, problem.linear_costs)
+        wanted = problem.pool.probabilities(chosen.probabilities, *costs)
+        return once_in_a_cohort(wanted, cohort_size)
+
+    @classmethod
+    def planned(
+        cls, multipliers: FloatArray, lifted: BoolArray, draft: PlannedDraws
+    ) -> tuple[Noise, Certificate]:
+        """Weights and shares for these draws; what is spent without others is not known yet."""
+        noise = cls(multipliers=multipliers, lifted=lifted, pool=_shares(draft, multipliers))
+        worst = np.where(draft.population.public, np.nan, np.inf)
+        return noise, DistributedCertificate(epsilon=draft.certified, worst_epsilon=worst)
+
+    def certified(self, plan: Plan) -> Plan:
+        """A plan with the noise that its shares really give, certified with and without others.
+
+        Raises:
+            BudgetExceededError: it does not keep a promise.
+        """
+        certified, counts = plan.certificate.epsilon, plan.counts
+        held = plan.drawn & ~plan.population.public
+        if self.honest > 1:
+            carried = self.pool.multipliers(plan.batch_sizes)
+            multipliers = np.where(held, carried, self.multipliers)
+            plan = replace(plan, noise=replace(self, multipliers=multipliers))
+            found = plan.spent_epsilon(counts, method="pld")
+            # More noise than was certified spends no more.
+            enough = held & (carried >= np.nan_to_num(self.multipliers))
+            certified = np.where(enough, np.fmin(found, certified), found)
+            broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
+            if broken.size:
+                raise BudgetExceededError(
+                    f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
+                    "under distributed trust; set trust = 'local'."
+                )
+        alone = plan.if_alone.spent_epsilon(counts, method="pld")
+        # A bound on less noise bounds what more noise spends.
+        alone = np.maximum(alone, certified)
+        certificate = DistributedCertificate(epsilon=certified, worst_epsilon=alone)
+        return replace(plan, certificate=certificate)
+
+    def if_alone(self, plan: Plan) -> Plan:
+        """A local plan with each client's own share of the noise."""
+        own = np.where(plan.population.public, 0.0, plan.alone_multipliers)
+        return replace(
+            plan,
+            contract=replace(plan.contract, trust="local", colluding=0, dropouts=0),
+            noise=LocalNoise(multipliers=own, lifted=self.lifted),
+            certificate=Certificate(epsilon=plan.certificate.alone_epsilon),
+            past=plan.past.if_alone(),
+        )
+
+    def draw_probabilities(self, plan: Plan) -> FloatArray:
+        """Those that follow from the weights in the model."""
+        return self.chances(plan.problem, plan.selection, plan.training.cohort_size)
+
+    @property
+    def unshared(self) -> FloatArray:
+        """There is none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because(
+            "with distributed trust a client adds a share of the noise only, which protects "
+            "nobody outside of a masked sum. Plan with trust = 'local'."
+        )
+
+    def summary(self, cohort_size: int, alone: FloatArray) -> dict[str, str]:
+        """Honest members, and the largest epsilon if all others collude."""
+        return {
+            "trust": f"distributed, {self.honest} of {cohort_size} honest",
+            "alone": f"epsilon {alone.max():.3g} if all collude",
+        }
+
     @property
     def honest(self) -> int:
         """h, members of a cohort whose noise the multipliers rely on."""
@@ -348,7 +529,7 @@ class DistributedNoise(Noise):
         participation: Participation,
     ) -> None:
         """Refuse shares that do not carry the multipliers, or that no lattice of sums holds."""
-        _check_kind(contract, distributed=True)
+        super().check(population, training, contract, participation)
         schedule, pool = participation.planned_under_sums().schedule, self.pool
         refuse_undistributable(contract, training, schedule.draws)
         if pool.weights.size != len(population):
@@ -517,6 +698,45 @@ class DistributedNoise(Noise):
         return {"weights": self.pool.weights, "shares": self.pool.shares}
 
 
+def _shares(draft: PlannedDraws, noise: FloatArray) -> NoiseShares:
+    """Weights and shares of noise for the draws and multipliers there are.
+
+    Args:
+        draft: clients, draws and what they were selected for.
+        noise: multipliers that keep each budget; NaN if never drawn.
+    """
+    population, training, contract = draft.population, draft.training, draft.contract
+    chosen, counts, draws = draft.chosen, draft.drawn, training.total_draws
+    honest = contract.honest(training.cohort_size)
+    needed = np.nan_to_num(noise) / population.batches(training)
+    if not (needed > 0).any():
+        raise InputError.because(
+            "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
+            "or give clients budgets."
+        )
+    if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
+        weights = np.zeros(len(population))
+        here = counts > 0
+        wanted = chosen.probabilities[here] / draft.probabilities[here]
+        weights[here] = np.maximum(wanted, SMALLEST_WEIGHT)  # cohorts may need who is not wanted
+        weights /= float(counts @ weights) / draws
+        shares = weights * needed
+    else:
+        # A selection that is optimal keeps to its objective.
+        best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
+        weights, level = distributed_weights(
+            chosen.probabilities,
+            draft.probabilities * draws,
+            counts,
+            needed,
+            unbiased=draft.problem.unbiased if best else None,
+            noise_weight=chosen.eta * training.dimension / (honest * draws),
+        )
+        shares = np.full(len(population), level / math.sqrt(honest))
+    distributed = NoiseShares(weights=weights, shares=shares, honest=honest)
+    return with_lattice(distributed, population, training, contract)
+
+
 def _check_cohort(clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int) -> None:
     """Refuse a cohort that does not hold the noise that was accounted for.
 
@@ -539,12 +759,12 @@ def _check_cohort(clients: IntArray, needed: FloatArray, shares: FloatArray, hon
         )
 
 
-def _check_kind(contract: Contract, *, distributed: bool) -> None:
-    if contract.is_distributed != distributed:
-        raise InputError.because(
-            "trust is distributed in the contract or in the plan, but not in both; make the plan "
-            "again."
-        )
+_KINDS: dict[str, type[Noise]] = {kind.kind: kind for kind in (LocalNoise, DistributedNoise)}
+
+
+def noise_of(contract: Contract) -> type[Noise]:
+    """The kind of noise that a contract's trust means."""
+    return _KINDS[contract.trust]
 
 
 def noise_from_dict(

@@ -15,27 +15,29 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
+from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.explain import papers_noise
 from dpcohort.plan import Plan, selection_problem
+from dpcohort.report.html._sources import Reproduction
 from dpcohort.runs import Interval, Receipt, Run, mean_interval, who_was_heard
 from dpcohort.selection import rule_from_settings
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-
-    from dpcohort.config import Config
-    from dpcohort.report.html._sources import Reproduction
-    from dpcohort.tuning import Worth
-
+    from dpcohort.tuning import Worth  # loads torch
 
 #: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -73,9 +75,6 @@ def paper_style() -> Iterator[None]:
         ...     matplotlib.rcParams["pdf.fonttype"]
         42
     """
-    import matplotlib
-    from cycler import cycler
-
     with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=PALETTE)}):
         yield
 
@@ -83,7 +82,6 @@ def paper_style() -> Iterator[None]:
 @contextmanager
 def _one_panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """A figure of this size in inches with one panel, drawn in the style of papers."""
-    from matplotlib.figure import Figure
 
     class Picture(Figure):
         """Shows itself in a notebook, whatever backend is in use there."""
@@ -108,8 +106,6 @@ def _log_scale(*axes: Axis) -> None:
         >>> axis.get_xscale()
         'log'
     """
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-
     for axis in axes:
         across = axis is axis.axes.xaxis
         (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
@@ -268,29 +264,6 @@ def cells_figure(found: Reproduction) -> Figure:
     return figure
 
 
-def papers_noise(plan: Plan) -> FloatArray:
-    """Noise multipliers by the paper's formula at the plan's draws; NaN where there is none.
-
-    Where cohorts are chosen during the training, the draws are the caps.
-
-    Example:
-        >>> from dpcohort import Population, Training, make_plan
-        >>> clients = Population.from_arrays(sizes=[300, 300], epsilon=[1.0, 4.0], delta=1e-5)
-        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=30), seed=0)
-        >>> bool((papers_noise(plan) > plan.noise_multipliers).all())
-        True
-    """
-    found = np.full(len(plan.population), np.nan)
-    held = plan.drawn & ~plan.population.public
-    found[held] = paper_noise_multiplier(
-        epsilon=plan.population.epsilon[held],
-        delta=plan.population.delta[held],
-        sampling_rate=plan.sampling_rates[held],
-        steps=plan.steps[held],
-    )
-    return found
-
-
 def noise_figure(plan: Plan) -> Figure:
     """Noise on a client's mean gradient, in units of the clip, against its epsilon.
 
@@ -406,10 +379,6 @@ def selection_figure(
         >>> len(figure.axes)  # one panel and the colour bar
         2
     """
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-
     shown = _shown_clients(len(population))
     # One client with half of all draws must not turn all others into one colour.
     most = np.quantile(np.concatenate([p[shown] for p in panels.values()]), 0.97)

@@ -221,6 +221,8 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         if summary["epsilon_min"] is not None
         else "no budgets"
     )
+    if kept := plan.past.paid.kept:
+        budgets += f" (besides {100 * kept:.3g} % for the evaluation)"
     eta = "" if summary["eta"] is None else f", η = {summary['eta']:.4g}"
     drawn = counted(summary["drawn"], "client")
     view = _view(plan.noise, plan)
@@ -246,12 +248,8 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         text.append(leak, style="yellow")
     text.append(f"; plan {summary['sha256'][:12]}")
     view.add_trust(text)
-    if plan.past.segments:
-        runs, rounds = len(plan.past.segments), plan.past.rounds
-        text.append(
-            f"\ngoes on after {counted(runs, 'run')} with {counted(rounds, 'round')}, which count: "
-            "every ε is for all of them together"
-        )
+    for sentence in plan.past.sentences():
+        text.append(f"\n{sentence}")
     return text
 
 

@@ -64,7 +64,7 @@ def registry_entry(run: Run, answers: RunStatement, *, seal: str) -> dict[str, A
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": f"Data sets of {client} of the same, public size.",
-                "unprotected_quantities": "Number of records of each client, budgets, who took "
+                "unprotected_quantities": "Sizes and budgets of the clients, who took "
                 "part in which round, and all settings of the training.",
             },
             "privacy_loss": {

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
 from dpcohort.accounting._distributed import trust_in_words
+from dpcohort.accounting._unit import unit_of
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.plain_text import counted
-from dpcohort.runs import ClientReceipt, Receipt
+from dpcohort.runs import ClientReceipt, Receipt, Run
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import DROP_IN, TUNING_SOURCES
 from dpcohort.runs._receipts import shown
 
-#: How neighbours differ, and what NIST calls it.
+#: How neighbouring data sets differ, of one unit.
 _NEIGHBOURS = {
-    "zero-out": "Neighbours differ in one that is taken out; how many there are is public.",
-    "replace-one": "Neighbours differ in one that is exchanged for any other (bounded).",
+    "zero-out": "Neighbours differ in {} that is taken out; how many there are is public.",
+    "replace-one": "Neighbours differ in {} that is exchanged for any other (bounded).",
 }
 _GUARDED = (
     "Local: the client's own guard adds the noise before anything leaves; the server and all other "
@@ -91,7 +93,8 @@ class Statement(ABC):
     @property
     def unit(self) -> str:
         """What neighbouring data sets differ in."""
-        differ = _NEIGHBOURS.get(self.receipt.neighbours, self.receipt.neighbours)
+        words = _NEIGHBOURS.get(self.receipt.neighbours)
+        differ = words.format(self.receipt.protects.one) if words else self.receipt.neighbours
         return f"{self.receipt.unit[:1].upper()}{self.receipt.unit[1:]}. {differ}"
 
     @property
@@ -165,6 +168,17 @@ class RunStatement(Statement):
     over_a_network: bool = False
     judged: str = ""
 
+    @classmethod
+    def of(cls, run: Run, receipt: Receipt) -> RunStatement:
+        """The answers about a client of a run."""
+        judged = "" if run.check is None else run.check.sentence
+        if (paid := run.evaluation) is not None:
+            [(metric, value), *_] = in_words(paid["in_all"]).items()
+            tested = f"{paid['records']:,} test {unit_of(paid['unit']).several}"
+            judged = f"{metric} {value}, on {tested}, noised and paid for"
+        over_a_network = run.settings.get("engine") == "flower"
+        return cls(receipt, run.plan.training.clip, over_a_network, judged)
+
     @property
     def mechanism(self) -> str:
         """Clip and noise."""
@@ -189,8 +203,9 @@ class RunStatement(Statement):
         receipt = self.receipt
         share = f"{100 * receipt.sampling_rate:.3g} % of all"
         return (
-            f"{receipt.sampler.capitalize()} batches of about {receipt.batch_size} ({share}); who "
-            "is drawn into a batch is secret, when the client is drawn is not."
+            f"{receipt.sampler.capitalize()} batches of about {receipt.batch_size} "
+            f"{receipt.protects.several} ({share}); who is drawn into a batch is secret, when the "
+            "client is drawn is not."
         )
 
     @property
@@ -308,20 +323,11 @@ class LedgerStatement(Statement):
         return _GUARDED
 
 
-def statement(
-    receipt: ClientReceipt,
-    *,
-    clip: float | None = None,
-    over_a_network: bool = False,
-    judged: str = "",
-) -> Statement:
-    """The answers about a receipt.
+def statement(receipt: ClientReceipt) -> Statement:
+    """The answers about a receipt, from it alone.
 
     Args:
         receipt: of a run or of a client's own ledger.
-        clip: C of the run.
-        over_a_network: the client's own guard added the noise, not the operator's machine.
-        judged: what is told of the model on test records.
 
     Example:
         >>> receipt = Receipt(client="ward", neighbours="zero-out", promised_epsilon=1.0,
@@ -332,4 +338,4 @@ def statement(
     if isinstance(receipt, LifetimeReceipt):
         return LedgerStatement(receipt)
     assert isinstance(receipt, Receipt)
-    return RunStatement(receipt, clip, over_a_network, judged)
+    return RunStatement(receipt)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dpcohort.runs._evaluation import summarise_seeds as summarise_seeds
     from dpcohort.runs._evaluation import who_was_heard as who_was_heard
     from dpcohort.runs._folder import environment as environment
-    from dpcohort.runs._folder import finite_json as finite_json
     from dpcohort.runs._job import ConfigSource as ConfigSource
     from dpcohort.runs._job import Job as Job
     from dpcohort.runs._job import JobOptions as JobOptions
@@ -68,7 +67,7 @@ __all__, __getattr__, __dir__ = names_on_use(
         "SIMULATION_ONLY Comparison Interval compare_runs load_group mean_interval "
         "summarise_seeds who_was_heard"
     ),
-    _folder="environment finite_json",
+    _folder="environment",
     _job="ConfigSource Job JobOptions resolve_device",
     _partitions="held_out_within",
     _prediction="network_of records_for",

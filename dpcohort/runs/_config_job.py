@@ -56,8 +56,9 @@ def configured_job(
         plan = configured_plan(config, dataset, population=population, shift=shift)
     else:
         _check_charges_are_counted(config, plan)
-        kept, asked = plan.past.paid.kept, kept_for_evaluation(config, dataset)
-        if asked is not None and asked != kept:
+        kept, asked = plan.past.paid.kept, kept_for_evaluation(config, dataset) or 0.0
+        says = config.evaluation is not None and not dataset.test_is_public
+        if says and asked != kept:
             raise InputError.because(
                 f"the config asks for an evaluation that takes {asked:g} of each budget, and the "
                 f"plan keeps {kept:g} for it. Nothing was spent: make the plan from this config, "

@@ -14,12 +14,14 @@ from dpcohort.accounting._distributed import refuse_undistributable
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.clients import Population
 from dpcohort.config import Config
+from dpcohort.config._schema import EvaluationSection
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs._config_clients import configured_charges, promised_population
 from dpcohort.runs._config_data import configured_data
+from dpcohort.runs._noised_metrics import can_be_evaluated
 from dpcohort.selection import rule_from_settings
 from dpcohort.text_files import is_table
 from dpcohort.training import Training
@@ -141,6 +143,8 @@ def configured_plan(
 def kept_for_evaluation(config: Config, data: Dataset | None) -> float | None:
     """The share of each budget that a plan keeps for an evaluation; None where none is needed.
 
+    A private run asks for one unless it is told not to, where it can be had.
+
     Args:
         config: the configuration.
         data: its data set, whose test records need none if they are public.
@@ -148,12 +152,18 @@ def kept_for_evaluation(config: Config, data: Dataset | None) -> float | None:
     Raises:
         InputError: there are no test records.
     """
-    if config.evaluation is not None and data is None:
+    asked = config.evaluation
+    if asked is not None and asked.ask and data is None:
         raise InputError.because(
             "[evaluation] needs test records, and the config has no [data]. Add it, or leave "
             "[evaluation] out."
         )
-    return None if data is None or data.test_public else config.evaluation
+    if data is None or data.test_is_public or (asked is not None and not asked.ask):
+        return None
+    if asked is not None:
+        return asked.share
+    is_private = config.run.simulate is None
+    return EvaluationSection().share if is_private and can_be_evaluated(data) else None
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:

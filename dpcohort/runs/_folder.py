@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import sys
@@ -28,7 +27,7 @@ from dpcohort._version import __version__
 from dpcohort.atomic_file import atomic_writer, new_file_mode, sync_folder, write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_JSON, LARGEST_LINE, LARGEST_LOG, read_bounded
-from dpcohort.text_files import parse_json
+from dpcohort.text_files import finite_json, parse_json
 
 fcntl: Any
 try:
@@ -313,22 +312,6 @@ def _content(path: Path, most: int) -> bytes:
         return read_bounded(path, most)
     except OSError as error:
         raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def finite_json(value: Any) -> Any:
-    """The value with every number that JSON cannot hold replaced by null.
-
-    Example:
-        >>> finite_json({"a": (1.0, float("nan"))})
-        {'a': [1.0, None]}
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): finite_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_json(item) for item in value]
-    return value
 
 
 def open_log(path: Path, *, exclusive: bool = False) -> FileIO:

@@ -371,7 +371,7 @@ class Job(TrainingJob):
     @cached_property
     def evaluation(self) -> EvaluationTerms | None:
         """The evaluation on test records that are not public, if the plan keeps a share for it."""
-        if not self.plan.past.paid.kept or self.data.test_public:
+        if not self.plan.past.paid.kept or self.data.test_is_public:
             return None
         return EvaluationTerms.of(self.plan, self.data)
 
@@ -569,7 +569,7 @@ def make_job(
         _check_sampling(plan)
     if merged := options.get("merged_noise", False):
         _check_mergeable(plan, rule, private=private)
-    if plan.past.paid.kept and not dataset.test_public:
+    if plan.past.paid.kept and not dataset.test_is_public:
         _ = EvaluationTerms.of(plan, dataset)  # refused before anything is spent
     often = max(1, plan.training.rounds // 20)
     evaluate, keep = options.get("evaluate_every"), options.get("checkpoint_every")

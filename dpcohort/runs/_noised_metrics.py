@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
+from dpcohort.data import Dataset
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
@@ -353,6 +354,13 @@ def questions_of(task: Task) -> Questions:
         f"an evaluation that is paid for of a task of {task.kind} {why}, or leave [evaluation] "
         "out: then nothing is told of test records that are not public."
     )
+
+
+def can_be_evaluated(data: Dataset) -> bool:
+    """Whether clients can pay for an evaluation on the test records of a data set."""
+    grouped = (data.persons is None) == (data.test_persons is None)
+    known = data.task.predicts_classes or data.task.bounds is not None
+    return data.test_clients is not None and grouped and known
 
 
 def combined(

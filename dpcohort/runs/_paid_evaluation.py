@@ -142,15 +142,15 @@ class EvaluationTerms:
         people = plan.population
         whole = {name: plan.past.paid.whole(people, k) for k, name, _, _ in private_clients(people)}
         bare = [name for name in names if name not in whole]
-        spent: dict[str, Spent] = {
-            name: plan.past.paid.kept_of(name) for name in whole if name in names
+        spent: dict[str, Spent] = {  # of whom nothing is tested, nothing
+            name: plan.past.paid.kept_of(name) if name in names else (0.0, 0.0) for name in whole
         }
         found = Charge(
             what="evaluation",
             private=private,
             neighbours=plan.contract.neighbours,
             unit=plan.contract.unit.name,
-            promised={name: whole[name] for name in spent},
+            promised=whole,
             spent=spent,
             public=tuple(sorted(bare)),
             after=tuple(charge.id for charge in in_order(known)),

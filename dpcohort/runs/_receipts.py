@@ -27,7 +27,7 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
-from dpcohort.runs._folder import finite_json, read_json, read_log, write_json
+from dpcohort.runs._folder import read_json, read_log, write_json
 from dpcohort.runs._provenance import (
     DROP_IN,
     SIMULATED_TUNING,
@@ -37,6 +37,7 @@ from dpcohort.runs._provenance import (
     weights_in_words,
     weights_of,
 )
+from dpcohort.text_files import finite_json
 
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000

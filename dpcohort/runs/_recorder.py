@@ -53,7 +53,6 @@ from dpcohort.runs._folder import (
     begin_run,
     close_to_others,
     environment,
-    finite_json,
     fixed_settings,
     is_run,
     latest_checkpoint,
@@ -72,6 +71,7 @@ from dpcohort.runs._journal import Journal
 from dpcohort.runs._paid_evaluation import results_again
 from dpcohort.runs._run import Run, result_in
 from dpcohort.runs._seal import changes_since_sealed, write_sealed
+from dpcohort.text_files import finite_json
 
 
 class Recorder:
@@ -232,6 +232,12 @@ class Recorder:
         write_checkpoint(
             self.run.path / CHECKPOINTS, arrays, next_round=state.next_round, owner=self._owner
         )
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        """Files of a private run say of no time but that at which it began; a crash may come."""
+        if self.job.private and self.run.path is not None:
+            without_times(self.run.path)
 
     def finish(self, state: EngineState) -> None:
         """The model, the receipts and the result."""
@@ -291,12 +297,11 @@ class Recorder:
         return {"evaluation": terms.results(charge, sums)}
 
     def close(self) -> None:
-        """Close the files; those of a private run say of no time but that at which it began."""
+        """Close the files."""
         self.run.ledger.close()
         if self._rounds is not None:
             self._rounds.close()
-        if self.job.private and self.run.path is not None:
-            without_times(self.run.path)
+        self._forget_times()
 
     def _begin(self, folder: Path) -> None:
         job = self.job

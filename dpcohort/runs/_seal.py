@@ -35,11 +35,11 @@ from dpcohort.runs._folder import (
     SETTINGS,
     SIGNATURE,
     SIGNATURES,
-    finite_json,
     read_json,
     write_json,
 )
 from dpcohort.signatures import is_signed
+from dpcohort.text_files import finite_json
 
 #: Files and folders of a run whose hashes its result has; one that is not there has none.
 _SEALED = (

@@ -59,7 +59,6 @@ from dpcohort.runs._folder import (
     SIGNATURES,
     checkpoint_files,
     find_run,
-    finite_json,
     read_checkpoint,
     read_json,
     read_log,
@@ -78,7 +77,7 @@ from dpcohort.runs._provenance import (
 from dpcohort.runs._receipts import Receipt, make_receipts, read_receipts
 from dpcohort.runs._seal import changes_since_sealed, seal_of, signer_of, unsealed
 from dpcohort.runs._success import task_of
-from dpcohort.text_files import parse_toml
+from dpcohort.text_files import finite_json, parse_toml
 
 _Content = TypeVar("_Content")
 

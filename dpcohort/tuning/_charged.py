@@ -22,10 +22,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, number
@@ -38,16 +40,19 @@ from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import KEY_BYTES
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
-from dpcohort.runs import configured_data, configured_job, configured_population, held_out_within
+from dpcohort.runs import (
+    Job,
+    configured_data,
+    configured_job,
+    configured_population,
+    held_out_within,
+)
 from dpcohort.runs._config_clients import configured_charges, promised_population
 from dpcohort.runs._prediction import model_outputs
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.runs._training import train_job
 from dpcohort.tuning._search import Tuned, counted, score_of, start_of
 from dpcohort.tuning._settings import Settings, changes_for
-
-if TYPE_CHECKING:
-    from dpcohort.runs import Job
 
 #: Share of each client's records that trials are scored on where no public record is there.
 _HELD_OUT = 0.2
@@ -102,9 +107,6 @@ def selection_epsilon(mu: float, delta: float, *, trials: float) -> float:
         >>> selection_epsilon(0.1, 1e-5, trials=10.0) > selection_epsilon(0.05, 1e-5, trials=10.0)
         True
     """
-    from dp_accounting.dp_event import GaussianDpEvent, RepeatAndSelectDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
     accountant = RdpAccountant(orders=list(_ORDERS))
     accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(1.0 / mu), trials, _LOGARITHMIC))
     return float(accountant.get_epsilon(delta))

@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
@@ -29,6 +30,8 @@ from dpcohort.errors import DivergedError, InputError
 from dpcohort.metrics import trivial_outputs
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import (
+    Job,
+    Run,
     configured_data,
     configured_job,
     configured_optimiser,
@@ -42,10 +45,6 @@ from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
 from dpcohort.tuning._settings import Settings, changes_for, digits, suggested_settings
-
-if TYPE_CHECKING:
-    from dpcohort.runs import Job, Run
-
 
 Source = Literal["none", "public", "charged"]
 
@@ -472,8 +471,6 @@ def score_of(run: Run, data: Dataset) -> float:
     Of classes it is the log loss: a score that asks for honest probabilities, where accuracy does
     not tell a sure model from one that is right by a hair.
     """
-    import torch
-
     outputs = torch.as_tensor(trivial_outputs(data.task, data.test_labels), dtype=torch.float32)
     targets = torch.as_tensor(data.test_labels.copy())
     trivial = float(data.task.losses(outputs, targets).mean())

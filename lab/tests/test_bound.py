@@ -295,14 +295,7 @@ def test_a_given_gamma_must_be_positive(balance: float) -> None:
         strongly_convex_bound(constants, **selection, total_steps=5, balance=balance)
 
 
-FIELDS = (
-    "start",
-    "start_growth",
-    "clipping_growth",
-    "steady",
-    "selection_decay",
-    "noise_growth",
-)
+FIELDS = ("start", "start_growth", "clipping_growth", "steady", "selection_decay", "noise_growth")
 
 
 def random_curve(rng: np.random.Generator) -> BalanceCurve:

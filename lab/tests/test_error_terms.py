@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort_lab.theorems import (
-    Constants,
-    convexity,
-    error_terms,
-    privacy_error,
-)
+from dpcohort_lab.theorems import Constants, convexity, error_terms, privacy_error
 
 CONSTANTS = Constants(
     smoothness=1,

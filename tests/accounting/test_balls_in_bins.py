@@ -100,10 +100,7 @@ def test_unused_bins_hide_a_record_and_every_further_step_spends_more():
 
 def test_histories_mix_samplers():
     epoch = Event.of(
-        noise_multiplier=1.2,
-        sampling_rate=1 / 8,
-        steps=24,
-        sampler=BallsInBins().over(8),
+        noise_multiplier=1.2, sampling_rate=1 / 8, steps=24, sampler=BallsInBins().over(8)
     )
     step = Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=20)
     both = History((epoch, step))

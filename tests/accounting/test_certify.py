@@ -24,12 +24,7 @@ TUPLES = [
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 @pytest.mark.parametrize(("z", "r", "steps", "delta"), TUPLES)
 def test_two_independent_methods_agree(neighbours, z, r, steps, delta):
-    case = {
-        "noise_multiplier": z,
-        "sampling_rate": r,
-        "steps": steps,
-        "neighbours": neighbours,
-    }
+    case = {"noise_multiplier": z, "sampling_rate": r, "steps": steps, "neighbours": neighbours}
     ours = certify_epsilon(delta=delta, method="pld", **case)
     library = certify_epsilon(delta=delta, method="dp-accounting", **case)
     assert ours == pytest.approx(library, rel=5e-4)

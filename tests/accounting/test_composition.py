@@ -12,15 +12,10 @@ from dpcohort.accounting import _composition as composition
 from dpcohort.accounting import gaussian_delta
 from dpcohort.accounting._composition import (
     LossPair,
-    at_delta,
     chernoff_epsilon,
     grid_delta,
     grid_epsilon,
-    grid_for,
     loss_at,
-    profile_delta,
-    profile_epsilon,
-    sketch_of,
 )
 
 KINDS = ["remove", "add", "replace", "fixed"]
@@ -130,22 +125,6 @@ def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
     assert truth < grid_delta([(pair, 30)], 4.0) <= 1.0
     epsilon = grid_epsilon([(pair, 30)], 1e-4)
     assert exact_delta(pair, 30, epsilon) < 1e-4
-
-
-def test_profile_between_points_is_linear_in_e_to_the_epsilon():
-    pair = LossPair(kind="remove", shift=1.0, rate=0.2)
-    sketch = sketch_of([(pair, 30)], math.log(1e-6))
-    grid = grid_for(sketch, at_delta(sketch, math.log(1e-6)), tolerance=1e-2)
-    profile, _ = composition._bounds([(pair, 30)], grid)
-    index = int(np.searchsorted(-profile.at_points, -1e-6))
-    low = profile.first_loss + profile.slop + index * profile.step
-    ends = profile_delta(profile, low), profile_delta(profile, low + profile.step)
-    share = math.expm1(0.3 * profile.step) / math.expm1(profile.step)
-    middle = profile_delta(profile, low + 0.3 * profile.step)
-    assert middle == pytest.approx(ends[0] + share * (ends[1] - ends[0]), rel=1e-9)
-    assert profile_epsilon(profile, middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
-    assert profile_delta(profile, profile.first_loss - 1) == 1.0
-    assert profile_epsilon(profile, profile.added / 2) is None
 
 
 def test_an_output_that_tells_all_has_no_epsilon_below_its_odds():

@@ -77,14 +77,6 @@ def test_one_step_is_lemma_1_with_equality(
 
 
 @pytest.mark.parametrize("pair", ["remove", "add", "replace", "fixed"])
-def test_a_coarser_step_only_raises_delta(pair: Pair) -> None:
-    some = clients(pair, 1.0, 1e-4, 0.2, 30)
-    found = [integral(some, 0.3, wider=w).log_delta[0] for w in (0.5, 1.0, 1.3, 1.6, 2.0)]
-    assert (np.diff(found) > -1e-10).all()
-    assert found[-1] > found[0] + 1e-4
-
-
-@pytest.mark.parametrize("pair", ["remove", "add", "replace", "fixed"])
 def test_smoothing_only_raises_delta_and_its_price_is_known(pair: Pair) -> None:
     some = clients(pair, 1.0, 1e-4, 0.2, 30)
     plain = integral(some, 0.3)

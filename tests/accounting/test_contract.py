@@ -13,16 +13,6 @@ from dpcohort.accounting._samplers import sampler_of
 from dpcohort.errors import InputError
 
 
-def test_default_contract_is_poisson_with_zero_out_neighbours():
-    contract = Contract()
-    assert (contract.accountant, contract.sampler.name, contract.neighbours) == (
-        "tight",
-        "poisson",
-        "zero-out",
-    )
-    assert contract.sensitivity == 1.0
-
-
 def test_each_accountant_brings_its_own_sampler_and_neighbours():
     assert Contract.of("tight") == Contract()
     paper = Contract.of("paper")

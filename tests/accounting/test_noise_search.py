@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import _calibration as calibration
-from dpcohort.accounting._calibration import (
-    Clients,
-    Pair,
-    clients_of,
-    fallback_noise,
-    find_noise,
-)
+from dpcohort.accounting._calibration import Clients, Pair, clients_of, fallback_noise, find_noise
 
 
 def clients(pair: Pair = "remove", count: int = 4) -> Clients:

@@ -9,11 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting._composition import (
-    LossPair,
-    loss_at,
-    output_at,
-)
+from dpcohort.accounting._composition import LossPair, loss_at, output_at
 from dpcohort.accounting._samplers import SAMPLERS
 
 KINDS = ["remove", "add", "replace", "fixed"]

@@ -12,12 +12,7 @@ from dpcohort.accounting import _rare_losses as rare_losses
 from dpcohort.accounting import gaussian_delta
 from dpcohort.accounting._closed_forms import amplified_budget
 from dpcohort.accounting._composition import GridLoss, LossPair, grid_delta, grid_epsilon
-from dpcohort.accounting._rare_losses import (
-    level_of,
-    rare_delta,
-    rare_epsilon,
-    rarely_exceeds,
-)
+from dpcohort.accounting._rare_losses import level_of, rare_delta, rare_epsilon, rarely_exceeds
 
 
 def one_step_delta(shift: float, rate: float, epsilon: float) -> float:

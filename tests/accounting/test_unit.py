@@ -10,12 +10,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from dpcohort import Contract, Population, Training, make_plan
-from dpcohort.accounting import (
-    History,
-    Segment,
-    gaussian_delta,
-    of_two_clients,
-)
+from dpcohort.accounting import History, Segment, gaussian_delta, of_two_clients
 from dpcohort.accounting._charges import charge_of, check_relation
 from dpcohort.accounting._segments import check_contract
 from dpcohort.data._persons import persons_of

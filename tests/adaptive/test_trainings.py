@@ -13,13 +13,7 @@ import torch
 
 from dpcohort import Population, make_plan
 from dpcohort.adaptive._rule import rule_cohort
-from dpcohort.engine import (
-    BatchedEngine,
-    ClientRecords,
-    EngineState,
-    Experiment,
-    Streams,
-)
+from dpcohort.engine import BatchedEngine, ClientRecords, EngineState, Experiment, Streams
 from dpcohort.engine._experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES

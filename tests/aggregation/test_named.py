@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.aggregation import (
-    for_plan,
-)
+from dpcohort.aggregation import for_plan
 from dpcohort.errors import InputError
 from dpcohort.plugins import RULES, make_rule
 

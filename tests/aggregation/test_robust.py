@@ -128,12 +128,7 @@ def test_bad_settings_of_the_estimate_are_refused(bad):
         EstimatedNoise(**bad)
 
 
-HONEST = [
-    [1.0] * 10,
-    list(np.geomspace(0.2, 5.0, 10)),
-    [1.0] * 9 + [3.0],
-    [1.0] * 9 + [0.3],
-]
+HONEST = [[1.0] * 10, list(np.geomspace(0.2, 5.0, 10)), [1.0] * 9 + [3.0], [1.0] * 9 + [0.3]]
 
 
 def updates_of(stds, *, dimension=4000, seed=0):

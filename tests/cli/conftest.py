@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpcohort.cli import main
+from dpcohort.config import commented_config
 
 CLIENTS = """id,size,epsilon,delta,public
 strict,600,0.3,1e-5,
@@ -55,4 +56,11 @@ def config(tmp_path: Path, clients: Path) -> Path:
         "[training]\nrounds = 20\ncohort_size = 3\nbatch_size = 50\n"
         "[schedule]\nseed = 7\n"
     )
+    return path
+
+
+@pytest.fixture
+def digits_config(tmp_path):
+    path = tmp_path / "digits.toml"
+    path.write_text(commented_config("digits"))
     return path

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dpcohort.config import commented_config
 
 RULE = [
@@ -12,13 +10,6 @@ RULE = [
     *["--set", "population.count=6", "--set", "training.cohort_size=3"],
 ]
 SHORT = ["--set", "training.rounds=4", "--device", "cpu"]
-
-
-@pytest.fixture
-def digits_config(tmp_path):
-    path = tmp_path / "digits.toml"
-    path.write_text(commented_config("digits"))
-    return path
 
 
 def test_a_plan_shows_caps_and_noise_and_is_read_back(terminal, config, tmp_path):

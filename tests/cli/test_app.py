@@ -40,7 +40,7 @@ def test_a_shell_completes_options_of_a_command():
 #: What a command must not load: libraries by their first name, and modules of this package.
 TRAINING = {"torch", "flwr", "sklearn", "matplotlib", "dp_accounting", "jinja2", "plotly"}
 UNUSED = {
-    "--version": TRAINING | {"numpy", "scipy", "pydantic", "rich"},
+    "--version": TRAINING | {"numpy", "scipy", "pydantic"},
     "--help": TRAINING | {"numpy", "scipy", "pydantic"},
     "plan --clients clients.csv": TRAINING,
     "explain a --clients clients.csv": TRAINING,

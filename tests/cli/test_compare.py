@@ -3,18 +3,7 @@ from __future__ import annotations
 
 import csv
 
-import pytest
-
-from dpcohort.config import commented_config
-
 SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
-
-
-@pytest.fixture
-def digits_config(tmp_path):
-    path = tmp_path / "digits.toml"
-    path.write_text(commented_config("digits"))
-    return path
 
 
 def test_a_grid_ends_in_a_sentence_and_its_runs_can_be_compared_again(

@@ -71,7 +71,8 @@ def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):
     assert "NOT PRIVATE" not in said
     assert 'estimated_bounds = "b.json"' in said
     found = terminal("plan", config, "--set", "data.estimated_bounds=b.json")
-    assert "budgets ε 3.6 to 7.2" in found
+    assert "budgets ε 3.42 to 6.84 (besides 5 % for the evaluation)" in found
+    assert "goes on" not in found
     before = (tmp_path / "b.json").read_text()
     terminal(*command, code=2)
     assert "was paid for" in terminal.errors
@@ -92,7 +93,7 @@ def wards(tmp_path):
         '[population]\nclients = "c.csv"\n[training]\nrounds = 2\ncohort_size = 2\n'
         '[data]\nname = "t.csv"\nlabel = "sick"\nlabels = [false, true]\nclient = "ward"\n'
         "[data.bounds]\nage = [0, 99]\n"
-        '[selection]\nrule = "unbiased"\n[run]\ndevice = "cpu"\n'
+        '[selection]\nrule = "unbiased"\n[run]\ndevice = "cpu"\n[evaluation]\nask = false\n'
     )
     return config
 
@@ -157,10 +158,7 @@ def test_two_charges_of_the_whole_budget_are_not_planned_with_as_if_one_knew_the
         both = estimate(terminal, wards, bounds, share)
         with nowhere_near(bounds):
             tune(terminal, wards, tuned, share)
-    for command in (
-        ["plan", tuned],
-        ["train", tuned, "--out", tmp_path / "A"],
-    ):
+    for command in (["plan", tuned], ["train", tuned, "--out", tmp_path / "A"]):
         terminal(*command, *both, code=code)
         assert words in terminal.errors
     assert not (tmp_path / "A").exists()

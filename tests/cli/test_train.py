@@ -5,19 +5,11 @@ import hashlib
 
 import pytest
 
-from dpcohort.config import commented_config
 from dpcohort.runs import Run, verify_run
 
 #: The digits as if they were not public.
 PRIVATE = ["--set", "data.public=false"]
 SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
-
-
-@pytest.fixture
-def digits_config(tmp_path):
-    path = tmp_path / "digits.toml"
-    path.write_text(commented_config("digits"))
-    return path
 
 
 def test_from_a_new_config_to_a_verified_run(terminal, tmp_path):

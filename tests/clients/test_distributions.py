@@ -132,8 +132,7 @@ def test_both_readings_of_0_04_are_there(name: str, low: float, high: float):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    weights=st.lists(st.floats(0.5, 1.5), min_size=1, max_size=50),
-    total=st.integers(1_000, 10**15),
+    weights=st.lists(st.floats(0.5, 1.5), min_size=1, max_size=50), total=st.integers(1_000, 10**15)
 )
 def test_sizes_sum_exactly_and_stay_within_one_of_their_share(weights: list[float], total: int):
     sizes = share_out(total, weights)

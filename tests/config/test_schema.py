@@ -6,12 +6,9 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.config import commented_config, known_keys, loads_config
-from dpcohort.config._schema import (
-    ConfigFile,
-    flat_grid,
-)
+from dpcohort.config._schema import ConfigFile, flat_grid
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.plugins import RuleNameWarning, kind_of_rule
+from dpcohort.plugins import kind_of_rule
 
 
 def test_keys_are_listed_for_every_section():
@@ -112,10 +109,7 @@ def test_a_similarity_goes_with_the_papers_partition(config):
 
 def test_grids_may_be_written_both_ways():
     tables = {"training": {"clip": [1, 2]}, "privacy.accountant": ["paper", "tight"]}
-    assert flat_grid(tables) == {
-        "training.clip": (1, 2),
-        "privacy.accountant": ("paper", "tight"),
-    }
+    assert flat_grid(tables) == {"training.clip": (1, 2), "privacy.accountant": ("paper", "tight")}
     with pytest.raises(InputError, match="list of values"):
         flat_grid({"population": {"epsilon": [{"distribution": "fixed"}]}})
 
@@ -169,16 +163,3 @@ def test_kinds_of_rules():
     assert kind_of_rule("dpcohort.selection._rules:Uniform") == "selection"
     with pytest.raises(InputError, match="rule = "):
         kind_of_rule("none of these")
-
-
-def test_a_package_with_an_adaptive_rule_does_not_take_the_name_of_a_planned_one(
-    tmp_path, monkeypatch
-):
-    info = tmp_path / "adaptive_rules_of_this_test-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-rules\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[dpcohort.adaptive]\nunbiased = nowhere:Rule\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert kind_of_rule("unbiased") == "selection"
-    with pytest.warns(RuleNameWarning, match="greedy-rules"):
-        assert not loads_config(CLIENTS + 'rule = "unbiased"\n').is_adaptive

@@ -57,11 +57,7 @@ def test_token_ids_are_never_normalised():
     tokens = np.array([[3, 1], [0, 2]])
     labels = np.array([0, 1])
     dataset = dataset_from_arrays(
-        "text",
-        train_inputs=tokens,
-        train_labels=labels,
-        test_inputs=tokens,
-        test_labels=labels,
+        "text", train_inputs=tokens, train_labels=labels, test_inputs=tokens, test_labels=labels
     )
     assert dataset.normalised(dataset.train_inputs).dtype == np.int64
     assert dataset.normalised(dataset.train_inputs).tolist() == tokens.tolist()
@@ -139,12 +135,7 @@ _FLOATS = np.zeros((4, 3, 2, 2))
 @pytest.mark.parametrize(
     ("changes", "task", "record", "words"),
     [
-        (
-            {"train_labels": [0, 1, 2, 3]},
-            None,
-            3,
-            r"train_labels\[3\] = 3 .* 0 to 2.* 1 of 4",
-        ),
+        ({"train_labels": [0, 1, 2, 3]}, None, 3, r"train_labels\[3\] = 3 .* 0 to 2.* 1 of 4"),
         ({"train_labels": np.array([0, 1, 2**63, 0], np.uint64)}, None, 2, r"train_labels\[2\]"),
         *(
             (

@@ -25,6 +25,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: Any) -> str:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU: there is no CUDA here")
+    return str(request.param)
+
+
+def final(engine: Any) -> Tensor:
+    """The parameters that a training ends with."""
+    state = engine.initial_states()[0]
+    for _ in engine.rounds([state]):
+        pass
+    return state.parameters
+
+
 def stand_in_plan(
     sizes: list[int],
     cohorts: list[list[int]],
@@ -51,10 +66,7 @@ def stand_in_plan(
     return SimpleNamespace(
         noise=LocalNoise(**columns) if weights is None else DistributedNoise(**columns),
         training=SimpleNamespace(
-            rounds=len(cohorts),
-            cohort_size=len(cohorts[0]),
-            local_steps=local_steps,
-            clip=clip,
+            rounds=len(cohorts), cohort_size=len(cohorts[0]), local_steps=local_steps, clip=clip
         ),
         schedule=SimpleNamespace(cohorts=np.array(cohorts, dtype=np.int64)),
         contract=SimpleNamespace(sampler=sampler_of(sampler)),

@@ -25,17 +25,10 @@ from dpcohort.engine.clipping import cross_entropy
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
-
-
-def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters
 
 
 def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
@@ -86,18 +79,11 @@ def test_micro_batches_change_nothing_but_rounding(
 ) -> None:
     plan = make_plan(SIZES, COHORTS, local_steps=2, clip=0.3)
     records = make_records(network.inputs, SIZES)
-    whole = BatchedEngine(
-        network.model,
-        [seeded(plan, records, 3)],
-        workers=1,
-    )
+    whole = BatchedEngine(network.model, [seeded(plan, records, 3)], workers=1)
     start, expected = whole.initial_states()[0].parameters, final(whole)
     for size in (1, 7):
         parts = BatchedEngine(
-            network.model,
-            [seeded(plan, records, 3)],
-            workers=1,
-            micro_batch=size,
+            network.model, [seeded(plan, records, 3)], workers=1, micro_batch=size
         )
         assert moved_apart(final(parts), expected, start) < 1e-12
 
@@ -331,8 +317,7 @@ def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
     two = final(BatchedEngine(model, [seeded(plan, records, 2)]))
     assert torch.equal(one, two)
     assert not torch.equal(
-        one,
-        BatchedEngine(model, [seeded(plan, records, 2)]).initial_states()[0].parameters,
+        one, BatchedEngine(model, [seeded(plan, records, 2)]).initial_states()[0].parameters
     )
 
 
@@ -359,9 +344,7 @@ def test_records_that_are_not_finite_contribute_nothing(network: Any, make_plan:
     torch.testing.assert_close(change, (expected - start) / 2, rtol=1e-9, atol=1e-14)
     assert engine.raw_nonfinite_count == 10
     slow = ReferenceEngine(
-        network.model,
-        [seeded(plan, records, 0)],
-        vectorised=network.path != "loop",
+        network.model, [seeded(plan, records, 0)], vectorised=network.path != "loop"
     )
     torch.testing.assert_close(final(slow) - start, change, rtol=1e-9, atol=1e-14)
 
@@ -388,8 +371,7 @@ def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> N
     plan, model, records = small_setting(make_plan, make_records)
     evaluator = evaluator_on(model, torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
     engine = BatchedEngine(
-        model,
-        [seeded(plan, records, 1, optimiser=Optimiser(average_decay=0.9))],
+        model, [seeded(plan, records, 1, optimiser=Optimiser(average_decay=0.9))]
     )
     states = engine.initial_states()
     (first,), (second,) = engine.rounds(states, evaluator=evaluator, evaluate_every=2)

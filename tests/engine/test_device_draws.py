@@ -27,17 +27,10 @@ from dpcohort.engine._device_draws import (
 )
 from dpcohort.engine._experiment import cohort_of
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]
-
-
-def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters
 
 
 def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
@@ -212,10 +205,7 @@ def test_a_gpu_stack_equals_each_alone(cuda: str, make_plan: Any, make_records: 
     alone = []
     for experiment in experiments:
         engine = BatchedEngine(model, [experiment])
-        (state,) = engine.initial_states()
-        for _ in engine.rounds([state]):
-            pass
-        alone.append(state.parameters)
+        alone.append(final(engine))
     for draws_per_pass in (None, 4):
         engine = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()
@@ -236,14 +226,8 @@ def test_a_gpu_leaves_out_records_that_are_not_finite(
     )  # fmt: skip
     cohorts = [[1], [1], [1], [0], [0], [1]]  # recorded before the first spoilt record comes
     plan = make_plan([20, 20], cohorts, sampler="fixed", batch_size=20, noise=[0.5, 0.0])
-    slow = ReferenceEngine(
-        nn.Linear(4, 3).double(),
-        [seeded(plan, records, 0)],
-    )
-    fast = BatchedEngine(
-        nn.Linear(4, 3).double(),
-        [seeded(plan, records, 0)],
-    )
+    slow = ReferenceEngine(nn.Linear(4, 3).double(), [seeded(plan, records, 0)])
+    fast = BatchedEngine(nn.Linear(4, 3).double(), [seeded(plan, records, 0)])
     start = slow.initial_states()[0]
     states = [engine.initial_states()[0] for engine in (slow, fast)]
     for engine, state in zip((slow, fast), states, strict=True):
@@ -363,8 +347,7 @@ def test_a_device_draws_the_batches_of_the_host(
 
     def trained() -> tuple[list[Tensor], list[Tensor]]:
         engine = BatchedEngine(
-            model,
-            [seeded(plan, held, seed) for seed, held in enumerate([records, other])],
+            model, [seeded(plan, held, seed) for seed, held in enumerate([records, other])]
         )
         assert engine._device_draws is not None
         engine._device_draws.records_passes = False  # so that every pass gathers

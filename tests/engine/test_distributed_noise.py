@@ -37,13 +37,6 @@ WEIGHTS = [0.4, 1.0, 0.7, 2.1, 1.3]
 STEP = Optimiser(local_step=ConstantStep(1.0))
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: Any) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return str(request.param)
-
-
 def zeros(size: int) -> bytes:
     """No entropy at all: the noise of a name is then always the same, and every record is drawn."""
     return bytes(size)
@@ -104,10 +97,7 @@ def test_a_round_is_the_weighted_sum_and_one_noise_of_all_shares(
     )
     steps = {}
     for name, one in (("noisy", plan), ("quiet", quiet)):
-        engine = ENGINES[kind](
-            model,
-            [seeded(one, records, 5, optimiser=STEP)],
-        )
+        engine = ENGINES[kind](model, [seeded(one, records, 5, optimiser=STEP)])
         (state,) = engine.initial_states()
         start = state.parameters.clone()
         next(iter(engine.rounds([state])))

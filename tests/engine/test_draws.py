@@ -36,9 +36,7 @@ def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     cohorts, start = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
     single, together = (
         BatchedEngine(
-            nn.Linear(4, 3).double(),
-            [seeded(plan, records, 0, merged_noise=on)],
-            **options,
+            nn.Linear(4, 3).double(), [seeded(plan, records, 0, merged_noise=on)], **options
         )
         .updates(start, cohorts)[0]
         .updates

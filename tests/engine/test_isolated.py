@@ -251,13 +251,6 @@ def released(
     return torch.stack(found) * RECORDS
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: Any) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return str(request.param)
-
-
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_model_lets_a_record_count_for_more_than_the_clip(
     kind: type[Base], make_plan: Any, device: str

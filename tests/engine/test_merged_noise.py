@@ -22,7 +22,7 @@ from dpcohort.engine import (
 from dpcohort.engine._experiment import merged_noise_, merged_std, refuse_unmergeable
 from dpcohort.errors import InputError
 
-from .conftest import seeded
+from .conftest import final, seeded
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [
@@ -31,13 +31,6 @@ COHORTS = [
     [1, 1, 1, 2, 0, 2],
 ]  # more draws than partial sums
 NOISE = [0.7, 0.0, 1.9, 0.2]  # client 1 is public
-
-
-def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_states()[0]
-    for _ in engine.rounds([state]):
-        pass
-    return state.parameters
 
 
 def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
@@ -141,10 +134,7 @@ def test_empty_batches_leave_the_noise(make_plan: Any, make_records: Any) -> Non
     stds = np.array([NOISE[k] * 0.3 / 4 for k in COHORTS[0]])
     noise = merged_noise_(torch.zeros(43, dtype=torch.float64), 1.0, Streams.seeded(8), round=0)
     for engine in (ReferenceEngine, BatchedEngine):
-        built = engine(
-            model,
-            [seeded(plan, records, 8, merged_noise=True)],
-        )
+        built = engine(model, [seeded(plan, records, 8, merged_noise=True)])
         change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, merged_std(stds, 0.1) * noise, rtol=1e-9, atol=1e-15)
 
@@ -208,10 +198,7 @@ def test_it_is_for_simulations_of_the_plain_mean(
         )
     for rule in (TrimmedMean(), _Looking()):
         with pytest.raises(InputError, match=type(rule).__name__):
-            kind(
-                model,
-                [seeded(plan, records, 0, aggregation=rule, merged_noise=True)],
-            )
+            kind(model, [seeded(plan, records, 0, aggregation=rule, merged_noise=True)])
     refuse_unmergeable(Streams.seeded(0), Mean())
     kind(
         model,

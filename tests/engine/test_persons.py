@@ -36,13 +36,6 @@ def zeros(size: int) -> bytes:
     return bytes(size)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: Any) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return str(request.param)
-
-
 def moved(engine: Any, plan: Any, model: nn.Module, records: ClientRecords, **given: Any) -> Tensor:
     """What one round took off the parameters."""
     streams, loss = given.pop("streams"), given.pop("loss", cross_entropy)

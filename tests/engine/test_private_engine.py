@@ -25,21 +25,15 @@ from dpcohort.engine._experiment import cohort_of
 from dpcohort.engine._lattice import release
 from dpcohort.errors import InputError
 
+from .conftest import final
+
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
-DEVICES = ["cpu", "cuda"]
 STEP = Optimiser(local_step=ConstantStep(1.0))
 
 
 def zeros(size: int) -> bytes:
     """No entropy at all: the noise of a name is then always the same, and every record is drawn."""
     return bytes(size)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: Any) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return str(request.param)
 
 
 class Outputs(nn.Module):
@@ -115,10 +109,7 @@ def test_both_engines_release_the_same(make_plan: Any, make_records: Any, networ
             network.model,
             [Experiment(plan=plan, records=records, streams=Streams(None, zeros), optimiser=STEP)],
         )
-        state = trained.initial_states()[0]
-        for _ in trained.rounds([state]):
-            pass
-        results.append(state.parameters)
+        results.append(final(trained))
     start = trained.initial_states()[0].parameters
     gap = (results[0] - results[1]).norm() / (results[0] - start).norm()
     assert float(gap) < 1e-4

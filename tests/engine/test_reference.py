@@ -7,17 +7,8 @@ import torch
 from torch import nn
 
 from dpcohort.accounting._samplers import SAMPLERS
-from dpcohort.engine import (
-    Experiment,
-    Optimiser,
-    ReferenceEngine,
-    Streams,
-    draw_batches,
-    evaluator_on,
-)
+from dpcohort.engine import Experiment, ReferenceEngine, Streams, draw_batches
 from dpcohort.engine.clipping import CLIP_SLACK
-
-from .conftest import seeded
 
 
 def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
@@ -46,17 +37,3 @@ def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
     ((record,),) = engine.rounds([state])
     torch.testing.assert_close(state.parameters, expected - update, rtol=1e-12, atol=1e-12)
     assert record.clients == (1, 1)
-
-
-def test_it_evaluates_when_asked(make_plan: Any, make_records: Any) -> None:
-    plan = make_plan([8], [[0]] * 3)
-    records = make_records(torch.randn(8, 3), [8], dtype=torch.float32)
-    model = nn.Linear(3, 3)
-    evaluator = evaluator_on(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
-    engine = ReferenceEngine(
-        model,
-        [seeded(plan, records, 0, optimiser=Optimiser(average_decay=0.5))],
-    )
-    rounds = engine.rounds(engine.initial_states(), evaluator=evaluator, evaluate_every=2)
-    tested = [record.test is not None for (record,) in rounds]
-    assert tested == [False, True, True]

@@ -161,11 +161,7 @@ def test_a_round_of_which_too_little_came_leaves_the_model_as_it_was(make_plan: 
     arrived = [None, CohortUpdates(cohort_of(plan, 1), torch.tensor([[2.0], [4.0]]))]
     trainer: Any = SimpleNamespace(updates=lambda parameters, cohorts: [arrived[len(seen)]])
     for _ in train_rounds(
-        trainer,
-        [(Mean(), Optimiser())],
-        [state],
-        rounds=2,
-        choose=lambda t: [cohort_of(plan, t)],
+        trainer, [(Mean(), Optimiser())], [state], rounds=2, choose=lambda t: [cohort_of(plan, t)]
     ):
         seen.append(state.parameters.item())
     assert seen == [1.5, 1.5 - 3.0]

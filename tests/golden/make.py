@@ -425,10 +425,7 @@ def requests(scratch: Path) -> dict[str, list[str]]:
 
 
 #: What is computed without a run folder to keep, by its name.
-COMPUTED = {
-    "engine": engine,
-    "requests": requests,
-}
+COMPUTED = {"engine": engine, "requests": requests}
 
 
 # Guard ------------------------------------------------------------------------------------------

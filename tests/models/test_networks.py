@@ -83,11 +83,7 @@ def test_bad_widths_are_refused(hidden):
 
 
 @pytest.mark.parametrize(
-    ("network", "options"),
-    [
-        (mlp, {"hidden": [10**12]}),
-        (mlp, {"hidden": [10**5, 10**5]}),
-    ],
+    ("network", "options"), [(mlp, {"hidden": [10**12]}), (mlp, {"hidden": [10**5, 10**5]})]
 )
 def test_a_size_is_looked_at_before_room_is_made_for_it(network, options):
     with pytest.raises(InputError, match="at most"):

@@ -15,10 +15,7 @@ from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.explain import ClientExplanation, explain_client
-from dpcohort.report._plan_summary import (
-    plan_table,
-    plan_values,
-)
+from dpcohort.report._plan_summary import plan_table, plan_values
 
 
 def plan_of(rule="power-of-choice", **options):

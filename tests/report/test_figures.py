@@ -14,6 +14,7 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import paper_noise_multiplier
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
+from dpcohort.explain import papers_noise
 from dpcohort.report._figures import (
     accuracy_band,
     accuracy_figure,
@@ -21,7 +22,6 @@ from dpcohort.report._figures import (
     cells_figure,
     noise_figure,
     paper_style,
-    papers_noise,
     participation_figure,
     save_figure,
     save_plan_figure,

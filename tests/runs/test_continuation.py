@@ -16,23 +16,12 @@ from dpcohort.accounting._charges import write_charge
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import Partition, load_dataset
 from dpcohort.engine import InverseTimeStep, Optimiser
-from dpcohort.errors import (
-    BudgetExceededError,
-    FileFormatError,
-    InputError,
-    VerificationError,
-)
+from dpcohort.errors import BudgetExceededError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import Past, Plan
 from dpcohort.runs import Run, replan, train, verify_run
 from dpcohort.runs._continuation import charge_run, going_on, take_over
 from dpcohort.runs._earlier_runs import segment_of
-from dpcohort.runs._folder import (
-    is_run,
-    latest_checkpoint,
-    open_log,
-    read_json,
-    remove_receipts,
-)
+from dpcohort.runs._folder import is_run, latest_checkpoint, open_log, read_json, remove_receipts
 from dpcohort.runs._job import make_job
 from dpcohort.runs._journal import Journal, planned_draws
 from dpcohort.runs._partitions import carried_partition
@@ -284,7 +273,7 @@ def test_a_plan_with_a_shorter_past_is_refused(half, tmp_path):
     plan = replan(half, people(d=8.0), seed=2)
     first = plan.past.segments[0]
     short = replace(first.spent["d"].events[0], count=1)
-    forged = replace(plan, past=Past((replace(first, spent={"d": History((short,))}),)))
+    forged = replace(plan, past=Past.of([replace(first, spent={"d": History((short,))})]))
     forged.verify()  # its own sums are right
     with pytest.raises(VerificationError, match="not as it was when the plan was made"):
         go_on(forged, half, tmp_path / "B")
@@ -452,7 +441,7 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    forged = replace(plan, past=Past((*broken.past.segments, segment_of(proof, broken))))
+    forged = replace(plan, past=Past.of([*broken.past.segments, segment_of(proof, broken)]))
     check = _Check(tmp_path / "B", forged)
     check.before("pld")
     found = [(one.kind, one.subject) for one in check.findings if one.subject != "run.json"]

@@ -200,11 +200,7 @@ def test_with_nobody_to_count_on_a_simulation_is_that_of_local_trust(digits):
 def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp_path):
     old = plan.population
     more = Population.from_arrays(
-        ids=old.ids,
-        sizes=old.sizes,
-        epsilon=2 * old.epsilon,
-        delta=old.delta,
-        public=old.public,
+        ids=old.ids, sizes=old.sizes, epsilon=2 * old.epsilon, delta=old.delta, public=old.public
     )
     later = replan(run, more, rounds=4, seed=1)
     assert later.past.segments[0].honest == 2
@@ -217,7 +213,7 @@ def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp
     receipt = Run.load(tmp_path / "later").receipt(old.ids[int(np.flatnonzero(both)[0])])
     told = f"epsilon {receipt.trust['alone_epsilon']:.5g}, all runs together, if all others collude"
     assert told in receipt.text()
-    forgetful = replace(later, past=Past((replace(later.past.segments[0], honest=1),)))
+    forgetful = replace(later, past=Past.of([replace(later.past.segments[0], honest=1)]))
     with pytest.raises(Exception, match=r"not as it was|goes on in"):
         train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
 

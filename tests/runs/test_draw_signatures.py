@@ -76,10 +76,7 @@ def changed(plan, identities, change):
         (lambda line: {**line, "signature": None}, "signature"),
         (lambda line: {**line, "released": "1" * 64}, "has not signed"),
         (lambda line: {**line, "steps": 9}, "exactly the keys"),
-        (
-            lambda line: {**line, "key": Identity(os.urandom(32)).public},
-            "not signed",
-        ),
+        (lambda line: {**line, "key": Identity(os.urandom(32)).public}, "not signed"),
         (lambda line: {**line, "draw": 99}, "the ledger counts no draw 99"),
         (lambda line: {**line, "draw": -1}, "the ledger counts no draw -1"),
         (lambda line: {**line, "round": 99}, "the ledger counts no draw"),

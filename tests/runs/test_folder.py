@@ -151,11 +151,12 @@ def test_no_file_of_a_private_run_tells_when_a_round_ended(secret, tmp_path):
     files = [run, *run.rglob("*")]
     assert len(files) > 10
     assert len({path.stat().st_mtime_ns for path in files}) == 1
-    # A training that broke off leaves none either.
+    # A training that broke off leaves none either, nor would one that is killed now.
     stopped = tmp_path / "stopped"
 
     class Stop:
         def on_round(self, record, run):
+            assert len({path.stat().st_mtime_ns for path in stopped.rglob("*")}) == 1
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

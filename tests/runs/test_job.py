@@ -102,10 +102,7 @@ def test_a_partition_that_names_other_clients(plan, digits):
         digits.train_labels, sizes=plan.population.sizes, rng=np.random.default_rng(0)
     )
     named = Partition(
-        indices=base.indices,
-        offsets=base.offsets,
-        records=base.records,
-        names=tuple("abcdefgh"),
+        indices=base.indices, offsets=base.offsets, records=base.records, names=tuple("abcdefgh")
     )
     with pytest.raises(InputError, match="other clients"):
         make_job(plan, "logistic", digits, partition=named, device="cpu")

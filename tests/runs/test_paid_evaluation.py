@@ -14,11 +14,12 @@ import torch
 from dpcohort import Population, Training, make_plan, train
 from dpcohort.accounting import Contract, gaussian_delta
 from dpcohort.accounting._charges import read_charge, write_charge
-from dpcohort.config import loads_config
+from dpcohort.adaptive import make_adaptive_plan
+from dpcohort.config import load_config, loads_config
 from dpcohort.data import column_partition, dataset_from_arrays, dataset_from_table
 from dpcohort.deploy.flower._federation import Federation
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.runs import Run, replan, verify_run
+from dpcohort.runs import Run, configured_job, replan, verify_run
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._job import Job, make_job
 from dpcohort.runs._noised_metrics import combined, questions_of
@@ -237,6 +238,37 @@ def test_a_training_that_is_stopped_keeps_its_share_unspent(tmp_path):
     assert on.population.epsilon.tolist() == [19.0, 28.5]
 
 
+@pytest.mark.parametrize("kind", ["distributed", "adaptive", "continued"])
+def test_plans_of_all_kinds_keep_a_share_and_spend_it(kind, tmp_path):
+    data, out, options = visits(), tmp_path / "run", {}
+    plan = planned(data, trust="distributed") if kind == "distributed" else planned(data)
+    people = replace(plan.population, epsilon=np.array(BUDGETS), delta=np.array([1e-5] * 2))
+    if kind == "adaptive":
+        plan = make_adaptive_plan(
+            people, plan.training, rule="power-of-choice", seed=0, evaluation=SHARE
+        )
+    if kind == "continued":
+        trained(data, plan, out=tmp_path / "first")
+        larger = replace(people, epsilon=2 * people.epsilon, delta=2 * people.delta)
+        plan, options = replan(tmp_path / "first", larger, rounds=1), {"after": tmp_path / "first"}
+    run = trained(data, plan, out=out, **options)
+    assert run.evaluation["in_all"]["accuracy"]["value"] is not None
+    for receipt in run.receipts():
+        assert receipt.holds
+        assert len(receipt.paid) == 1 + (kind == "continued")
+        if kind == "distributed":
+            own = receipt.charged["paid"][0]["epsilon"]
+            assert receipt.total_alone_epsilon >= receipt.trust["alone_epsilon"] + own
+    assert verify_run(out, require="private").findings == ()
+
+
+def test_a_plan_that_spends_what_it_keeps_is_refused():
+    plan = planned(visits())
+    whole = replace(plan.population, epsilon=np.array(BUDGETS))
+    with pytest.raises(BudgetExceededError, match="what the plan may spend come to 21"):
+        replace(plan, population=whole)
+
+
 def test_what_was_kept_and_spent_on_something_else_pays_for_nothing():
     plan = planned(visits())
     terms = EvaluationTerms.of(plan, visits())
@@ -343,6 +375,47 @@ def test_a_share_that_is_none_or_leaves_nothing_is_refused(share, words):
         loads_config(CONFIG.format(share=share))
     with pytest.raises(InputError, match=words):
         planned(visits(), evaluation=share)
+
+
+TABLE = """
+[population]
+clients = "clients.csv"
+[training]
+rounds = 2
+cohort_size = 2
+sampling_rate = 0.5
+[data]
+name = "visits.csv"
+label = "sick"
+labels = ["no", "yes"]
+client = "ward"
+bounds = { age = [0, 110] }
+"""
+
+
+def test_a_private_config_asks_for_an_evaluation_unless_it_is_told_not_to(tmp_path):
+    rows = [f"{20 + i % 70},{'ns'[i % 2]},{'yes' if i % 70 > 30 else 'no'}" for i in range(200)]
+    (tmp_path / "visits.csv").write_text("\n".join(["age,ward,sick", *rows]))
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nn,2,1e-5\ns,4,1e-5\n")
+    (tmp_path / "visits.toml").write_text(TABLE)
+    config = load_config(tmp_path / "visits.toml")
+    for change, kept in (
+        ("run.seed=0", 0.05),
+        ("evaluation.share=0.1", 0.1),
+        ("evaluation.ask=false", 0.0),
+        ("run.simulate=0", 0.0),
+        ("data.test_public=true", 0.0),
+        ("data.public=true", 0.0),
+    ):
+        assert configured_plan(config.with_overrides([change])).past.paid.kept == kept, change
+    plan = configured_plan(config.with_overrides(["evaluation.ask=false"]))
+    assert configured_job(config, plan=plan, device="cpu").evaluation is None
+    with pytest.raises(InputError, match=r"takes 0.1 of each budget, and the plan keeps 0 for it"):
+        configured_job(config.with_overrides(["evaluation.share=0.1"]), plan=plan)
+    with pytest.raises(InputError, match=r"takes 0 of each budget, and the plan keeps 0.05 for it"):
+        configured_job(
+            config.with_overrides(["evaluation.ask=false"]), plan=configured_plan(config)
+        )
 
 
 def test_public_test_records_cost_nothing():

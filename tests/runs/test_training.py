@@ -248,14 +248,7 @@ def test_a_full_disk_stops_before_the_round_and_says_so(plan, digits, tmp_path, 
 def test_private_noise_is_never_the_same_and_rounds_are_never_repeated(plan, secret, tmp_path):
     out = tmp_path / "private"
     with pytest.raises(StopError):
-        train(
-            plan,
-            "logistic",
-            secret,
-            out=out,
-            callbacks=[StopAfter(1)],
-            **QUICK,
-        )
+        train(plan, "logistic", secret, out=out, callbacks=[StopAfter(1)], **QUICK)
     # A crash between the ledger and the checkpoint of rounds 2 and 3.
     journal = Journal(plan, out / "ledger.jsonl")
     for t in (2, 3):

@@ -20,10 +20,7 @@ from dpcohort.selection import (
     solve_distributed,
     solve_selection,
 )
-from dpcohort.selection._distributed import (
-    LARGEST_WEIGHT,
-    distributed_weights,
-)
+from dpcohort.selection._distributed import LARGEST_WEIGHT, distributed_weights
 from dpcohort.selection._instance import Costs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -45,8 +42,7 @@ def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(se
     assert abs(found.probabilities.sum() - 1.0) < 1e-12
     assert 0.0 <= found.gap <= 1e-9 * found.objective
     assert found.objective == pytest.approx(
-        Pool(one.members, one.honest).objective(found.probabilities, one.costs),
-        rel=1e-12,
+        Pool(one.members, one.honest).objective(found.probabilities, one.costs), rel=1e-12
     )
     theirs = Pool(one.members, one.honest).objective(conic_weights(one), one.costs)
     assert found.lower_bound <= theirs * (1 + 1e-8)  # theirs may miss a floor by rounding

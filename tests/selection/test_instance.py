@@ -7,12 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.selection._instance import (
-    Costs,
-    bounded_costs,
-    certify,
-    objective_of,
-)
+from dpcohort.selection._instance import Costs, bounded_costs, certify, objective_of
 
 U = np.array([0.25, 0.75])
 

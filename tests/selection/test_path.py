@@ -13,12 +13,7 @@ from dpcohort.selection._instance import scaled_costs
 
 def _path(one):
     return SelectionPath(
-        one.u,
-        one.a,
-        linear_costs=one.b,
-        floor=one.floor,
-        cap=one.cap,
-        clipping_gap=one.g0,
+        one.u, one.a, linear_costs=one.b, floor=one.floor, cap=one.cap, clipping_gap=one.g0
     )
 
 
@@ -63,21 +58,6 @@ def test_threshold_is_where_somebody_begins_to_move(bounded, instance):
         else:
             assert np.array_equal(path.at(1e6).probabilities, one.u)
     assert tried >= 30
-
-
-def test_threshold_in_closed_form():
-    """Eta_0 = 4 sum c u^2 / (max c u - min c u)^2; a clipping gap raises it."""
-    u, c = np.array([0.2, 0.3, 0.5]), np.array([10.0, 1.0, 4.0])
-    spread = 2.0 - 0.3
-    assert SelectionPath(u, c).threshold == pytest.approx(4 * (c * u * u).sum() / spread**2)
-    raised = SelectionPath(u, c, clipping_gap=0.5).threshold
-    assert raised == pytest.approx(4 * ((c * u * u).sum() + 0.5 * spread) / spread**2)
-    assert SelectionPath([0.5, 0.5], [3.0, 3.0]).threshold == math.inf
-    assert SelectionPath([0.5, 0.5], [3.0, math.inf]).threshold == 0.0
-    linear = SelectionPath(u, c, linear_costs=[1.0, 2.0, 3.0])
-    e = c * u + np.array([0.5, 1.0, 1.5])
-    noise = (c * u * u).sum() + (np.array([1.0, 2.0, 3.0]) * u).sum()
-    assert linear.threshold == pytest.approx(4 * noise / (e.max() - e.min()) ** 2)
 
 
 @pytest.mark.parametrize("bounded", [False, True])

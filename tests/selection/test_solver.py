@@ -7,10 +7,8 @@ import math
 import warnings
 
 import cvxpy
-import mpmath
 import numpy as np
 import pytest
-from mpmath import mpf
 from scipy.optimize import brentq
 
 from dpcohort.errors import InputError
@@ -186,65 +184,6 @@ def test_bad_input_is_named(arguments, message):
 
 def _objective(thresholds):
     return 0.5 * (thresholds[1] - thresholds[0])
-
-
-def _brute_force(u, a, g0):
-    """The optimum over all pairs of sets (L, H), each with its own thresholds, in 60 digits."""
-    with mpmath.workdps(60):
-        order = sorted(range(len(u)), key=lambda k: u[k] * a[k])
-        u, a = [mpf(float(u[k])) for k in order], [mpf(float(a[k])) for k in order]
-        total, g0, n = mpmath.fsum(u), mpf(g0), len(u)
-        best = None
-        for i in range(n + 1):
-            for j in range(i, n + 1):
-                p = _candidate(u, a, g0, i, j)
-                if p is None or abs(mpmath.fsum(p) - total) > mpf(10) ** -50 or min(p) < 0:
-                    continue
-                bias = g0 + mpmath.fsum(abs(x - y) for x, y in zip(p, u, strict=True))
-                noise = mpmath.fsum(c * x * x for c, x in zip(a, p, strict=True))
-                value = bias + mpmath.sqrt(bias**2 + noise)
-                best = value if best is None else min(best, value)
-        return best
-
-
-def _candidate(u, a, g0, i, j):
-    """Probabilities if the first i are raised and those from j on lowered, from scratch."""
-    n = len(u)
-    if i == 0 and j == n:
-        return list(u)
-    if i == 0 or j == n:
-        return None
-    low_r, high_r = mpmath.fsum(1 / c for c in a[:i]), mpmath.fsum(1 / c for c in a[j:])
-    low_u, high_u = mpmath.fsum(u[:i]), mpmath.fsum(u[j:])
-    work = mpmath.fsum(a[k] * u[k] ** 2 for k in range(i, j))
-
-    def excess(m):
-        x, y = (low_u + m) / low_r, (high_u - m) / high_r
-        bias = g0 + 2 * m
-        noise = work + x * x * low_r + y * y * high_r
-        return y - x - 2 * (bias + mpmath.sqrt(bias**2 + noise))
-
-    left, right = mpf(0), high_u
-    if excess(left) <= 0 or excess(right) >= 0:
-        return None
-    for _ in range(200):
-        middle = (left + right) / 2
-        left, right = (middle, right) if excess(middle) > 0 else (left, middle)
-    x, y = (low_u + left) / low_r, (high_u - left) / high_r
-    return [x / a[k] if k < i else (y / a[k] if k >= j else u[k]) for k in range(n)]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_equals_the_best_over_all_active_sets(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(2, 6))
-    u, a = rng.dirichlet(np.ones(n)), 10.0 ** rng.uniform(-1, 4, n)
-    g0 = float(rng.choice([0.0, 0.4]))
-    found = find_thresholds(u, a, Decided(clipping_gap=g0))
-    best = _brute_force(u, a, g0)
-    unmoved = g0 + np.sqrt(g0**2 + (a * u * u).sum())
-    mine = unmoved if found is None else _objective(found)
-    assert mine == pytest.approx(float(best), rel=1e-13)
 
 
 def _population(rng, n):

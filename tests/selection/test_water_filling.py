@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 
 from dpcohort.selection import solve_selection
-from dpcohort.selection._instance import (
-    Costs,
-    certify,
-    fill,
-    fill_to_gap,
-    solve_by_filling,
-)
+from dpcohort.selection._instance import Costs, certify, fill, fill_to_gap, solve_by_filling
 
 
 @pytest.mark.parametrize("seed", range(10))

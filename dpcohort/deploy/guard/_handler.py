@@ -99,9 +99,8 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
     draws, reports = terms.most
     spent = terms.history(draws, reports).delta(terms.epsilon)
     # Of a report one number is drawn.
-    drawn = dimension * draws * terms.local_steps + reports
-    if terms.pool is not None:  # the noise of every member is drawn with that error
-        drawn *= terms.pool.cohort_size
+    # The noise of every member is drawn with that error.
+    drawn = (dimension * draws * terms.local_steps + reports) * terms.trust.cohort_size
     if not spent + delta_of_sampling(terms.epsilon, drawn, 1) <= terms.delta:
         raise BudgetExceededError(
             f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
@@ -148,8 +147,9 @@ class GuardHandler:
     @property
     def largest_payload(self) -> int:
         """Bytes of the model's parameters, or of a cohort's sealed shares; no request is longer."""
-        sizes = [run.pool.cohort_size for run in self.terms.runs if run.pool is not None]
-        return max([4 * self._trainer.dimension, *(sealed_bytes(size) for size in sizes)])
+        groups = [group for run in self.terms.runs for group in run.trust.groups]
+        sealed = (sealed_bytes(group.cohort_size) for group in groups)
+        return max([4 * self._trainer.dimension, *sealed])
 
     def answer(self, message: Any) -> Message:
         """The answer to a request; a refusal says why and holds nothing of a record."""
@@ -181,9 +181,8 @@ class GuardHandler:
             if refused.refusal.code != "not-accepted":
                 raise
         else:
-            accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
-            if terms.pool is not None:
-                accepted["pool"] = terms.pool.outline()
+            said = {**terms.to_dict(), **terms.trust.greeting()}
+            accepted = {**said, "batch_size": self._batch_size(terms)}
             spending = self._spending(message.run)[0]
             counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(
@@ -219,11 +218,11 @@ class GuardHandler:
 
     @within_terms()
     def _member(self, run: str, accepted: RunTerms) -> Member:
-        plan = self._plans.get(run)
-        if accepted.pool is None or plan is None:
-            raise RefusedError("terms", "the client's owner pools no noise in this run")
+        group, plan = accepted.trust.group(), self._plans.get(run)
+        if plan is None:
+            raise RefusedError("terms", "the client's owner has accepted no plan of this run")
         name, ledger = self.terms.dataset, self._ledger.id
-        return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
+        return Member(name, self._identity, group, run=run, plan=plan, ledger=ledger)
 
     @within_terms()
     def _round(
@@ -299,8 +298,8 @@ class GuardHandler:
         terms = _terms_of(request, accepted)
         sampler = sampler_of(terms.sampler)
         sampling = (sampler, terms.sampling_rate, self._batch_size(terms))
-        if accepted.reports is not None and isinstance(request, ReportRequest):
-            asked = accepted.reports.asked
+        if isinstance(request, ReportRequest):
+            asked = accepted.reporting.asked
             return self._trainer.report(request.vector, lattice, sampling, asked).tobytes()
         if isinstance(request, MaskedRequest):
             member, distributed = self._round(request, accepted)
@@ -349,10 +348,10 @@ class GuardHandler:
             ("number of parameters", request.vector.size, self._trainer.dimension),
             ("number of step sizes", len(request.step_sizes), terms.local_steps),
         ]
-        if isinstance(request, ReportRequest) and accepted.reports is not None:
+        if isinstance(request, ReportRequest):
             exactly += [
                 ("draw", request.draw, REPORT_DRAW),
-                ("statistic", request.statistic, accepted.reports.statistic),
+                ("statistic", request.statistic, accepted.reporting.statistic),
                 ("clip", request.clip, terms.clip),  # losses are cut at the owner's bound
             ]
         elif request.draw == REPORT_DRAW:
@@ -364,9 +363,8 @@ class GuardHandler:
                 ("noise_multiplier", request.noise_multiplier, terms.least_noise_multiplier),
                 ("clip", request.clip, terms.clip),
             ]
-        elif accepted.pool is not None:
-            message = "the client's owner pools noise in this run: only masked sums leave"
-            raise RefusedError("terms", message)
+        else:
+            accepted.trust.refuse_single_updates()
         for field, asked, allowed in exactly:
             if asked != allowed:
                 words = f"{allowed!r}, as the client's owner has accepted"
@@ -434,10 +432,8 @@ def _terms_of(request: DrawRequest, accepted: RunTerms) -> RunTerms:
 
 def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
     """The integers of a draw: with all of its noise, or its share on the cohort's lattice."""
-    if accepted.pool is None:
-        return Lattice(request.noise_multiplier, request.clip)
-    own = request.noise_multiplier / math.sqrt(accepted.pool.honest)
-    return Lattice(own, request.clip, accepted.pool.exponent)
+    own = request.noise_multiplier / math.sqrt(accepted.trust.honest)
+    return Lattice(own, request.clip, accepted.trust.exponent)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +81,9 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
         )
     runs = {one.run: one.run_terms(records) for one in terms.runs}
     for one in terms.runs:
-        if one.pool is not None:
+        for group in one.trust.groups:
             most = int(sampler_of(one.sampler).largest_batch(*np.array([records, one.batch_size])))
-            _check_lattice(one.pool, runs[one.run], most)
+            _check_lattice(group, runs[one.run], most)
     return runs
 
 
@@ -115,7 +116,7 @@ def check_identity(terms: GuardTerms) -> Identity | None:
         DataMissingError: there is no such file.
         InputError: the terms name none, or know the client by another key.
     """
-    pools = {run.run: run.pool for run in terms.runs if run.pool is not None}
+    pools = {run.run: group for run in terms.runs for group in run.trust.groups}
     if not terms.identity and not pools:
         return None
     if not terms.identity:
@@ -354,7 +355,7 @@ def check_answer_time(
     steps = max((run.local_steps for run in terms.runs), default=1)
     _seconds_of_a_step(trainer, records)  # the first is slower than all that follow
     taken = steps * _seconds_of_a_step(trainer, records)
-    pools = [run.pool for run in terms.runs if run.pool is not None]
+    pools = [group for run in terms.runs for group in run.trust.groups]
     masked = ""
     if pools:
         largest = max(pools, key=lambda pool: (pool.cohort_size, pool.threshold))
@@ -619,6 +620,8 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     for run in terms.runs:
         if run.run not in terms.closed_runs:
             lines.append(_run_in_words(run, runs[run.run]))
+            if datetime.now(UTC).date() > run.until:
+                lines.append(f"WARNING: the permit of {run.run} has ended: nothing is spent on it.")
             cap, alone = terms.cap(), [(runs[run.run], 1)]
             if not fits_cap(cap, alone):  # its first draw would be refused, the data untouched
                 lines.append(
@@ -670,18 +673,4 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
     )
     if terms.is_timed:
         said += f" Until {terms.until} (UTC) and no longer."
-    pool, reports = terms.pool, terms.reports
-    if reports is not None:
-        share = "a batch" if reports.mini_batch else "all records"
-        said += (
-            f" With at most {reports.count} reports of the mean {reports.statistic} of {share}, "
-            f"losses cut at {reports.loss_bound:g}, noise multiplier at least "
-            f"{reports.least_noise_multiplier:.5g}; their epsilon is in it."
-        )
-    if pool is not None:
-        said += (
-            f" That counts on the noise of others: of each cohort of {pool.cohort_size}, all named "
-            f"in the terms, at most {pool.colluding} help the server and at most {pool.dropouts} "
-            f"vanish. If all others help it, epsilon is {terms.alone_epsilon():.5g}."
-        )
-    return said
+    return said + terms.reporting.sentence() + terms.trust.sentence(terms)

@@ -17,7 +17,6 @@ import pwd
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,9 +25,8 @@ import numpy as np
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.accounting import History, calibrate_remaining
+from dpcohort.accounting import calibrate_remaining
 from dpcohort.accounting._sampler import Neighbours
-from dpcohort.accounting._samplers import SamplerName
 from dpcohort.accounting._unit import UNITS, Unit
 from dpcohort.data import Normalisation, PersonTerms, TableColumns
 from dpcohort.data._dataset import affine_map
@@ -37,16 +35,13 @@ from dpcohort.deploy.guard._protocol import RevealRequest, encode
 from dpcohort.deploy.ledger._store import canonical_json
 from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
-    AcceptedReports,
     AcrossRuns,
     CapPeriod,
     Delta,
-    LastDay,
+    DrawTerms,
     LifetimeCap,
-    Natural,
     Period,
     Positive,
-    Relation,
     RunTerms,
     asked_of,
     hex_digits,
@@ -249,56 +244,34 @@ def _check_messages(pool: AcceptedGroup) -> None:
         )
 
 
-class AcceptedRun(Format):
-    """A run the owner accepts beforehand; the numbers are those of ``RunTerms``.
+class AcceptedRun(DrawTerms):
+    """A run the owner accepts beforehand.
 
     Attributes:
         run: its name.
         plan: SHA-256 of its plan; with it, a request that names another plan is refused.
-        epsilon: ε of all draws and reports of the run together.
-        delta: δ of the run.
-        clip: largest clip C.
         batch_size: B; the rate is B divided by the number of records.
-        local_steps: noisy steps of one draw.
-        rounds: rounds are numbered 0 to ``rounds`` - 1.
-        draws: most draws of this client in the whole run.
-        least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ).
-        sampler: ``poisson`` or ``fixed``.
-        neighbours: ``zero-out`` or ``replace-one``.
-        reports: noisy means of losses that a server may ask for; None for none.
-        pool: whose noise is counted on beside the client's own; None for nobody's. Needs ``plan``
-            and ``least_noise_multiplier``, which is that of h honest shares.
-        until: last day of the permit, UTC.
+        least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ). With a ``pool``
+            it is needed, as ``plan`` is, and is that of h honest shares.
     """
 
     run: Name
     plan: Annotated[
         str | None, hex_digits(64, "the 64 hexadecimal digits of a plan's SHA-256, or left out")
     ] = None
-    epsilon: Positive
-    delta: Delta
-    clip: Positive
     batch_size: Annotated[int, whole(at_least=1)]
-    local_steps: Natural
-    rounds: Natural
-    draws: Natural
     least_noise_multiplier: Positive | None = None
-    sampler: SamplerName = "poisson"
-    neighbours: Relation = None
-    reports: AcceptedReports | None = None
-    pool: AcceptedGroup | None = None
-    until: LastDay = date.max
 
     @model_validator(mode="after")
     def _check_pool(self) -> AcceptedRun:
-        if self.pool is not None and (self.plan is None or self.least_noise_multiplier is None):
-            raise InputError.because(
-                "a run with distributed noise needs plan and least_noise_multiplier: its weight is "
-                "that of the plan and no other."
-            )
-        if self.pool is not None:
-            _check_messages(self.pool)
-            last = max(self.pool.cohorts, key=int)
+        for group in self.trust.groups:
+            if self.plan is None or self.least_noise_multiplier is None:
+                raise InputError.because(
+                    "a run with distributed noise needs plan and least_noise_multiplier: its "
+                    "weight is that of the plan and no other."
+                )
+            _check_messages(group)
+            last = max(group.cohorts, key=int)
             if int(last) >= self.rounds:
                 allowed = f"below the {self.rounds} rounds of the run, which are counted from 0"
                 raise InputError("round of a cohort", given=int(last), allowed=allowed)
@@ -317,10 +290,8 @@ class AcceptedRun(Format):
         said = self.model_dump(exclude={"run", "plan", "batch_size"})
         said["sampling_rate"] = self.batch_size / records
         if self.least_noise_multiplier is None:
-            past = History()
-            if self.reports is not None:
-                said["least_noise_multiplier"] = 1.0  # of no use to reports
-                past = past.append(RunTerms(**said).of_reports().charge(self.reports.count))
+            said["least_noise_multiplier"] = 1.0  # of no use to reports
+            past = self.reporting.history(RunTerms(**said))
             said["least_noise_multiplier"] = calibrate_remaining(
                 past,
                 epsilon=self.epsilon,
@@ -550,16 +521,6 @@ def commented_terms() -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _epsilon_alone(plan: Plan, client: int) -> float:
-    """What a run that goes on spends by itself; the runs before have terms of their own."""
-    alone = plan.events(client, draws=int(plan.counts[client]), reports=0)
-    delta = float(plan.population.delta[client])
-    epsilon = alone.epsilon(delta)
-    while alone.delta(epsilon) > delta:  # terms are closed this way round
-        epsilon *= 1.0001
-    return epsilon
-
-
 def pool_from_plan(
     plan: Plan, members: Mapping[str, str], *, client: str | None = None
 ) -> AcceptedGroup:
@@ -690,8 +651,6 @@ def terms_from_plan(
         **asked_of(plan, k),
         "batch_size": int(plan.batch_sizes[k]),
     }
-    if plan.past.segments:
-        values["epsilon"] = _epsilon_alone(plan, k)
     if plan.noise.only_sums:
         values["identity"] = IDENTITY_FILE
     lines = _lines_of_charges(plan, k)

@@ -115,22 +115,6 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
     """
     terms, counted, asked = account.terms, len(account.draws), len(account.reports)
     released = sum(output is not None for output in account.draws.values())
-    reports: dict[str, Any] = {}
-    if terms.reports is not None:
-        reports["reports"] = {
-            "accepted": terms.reports.count,
-            "counted": asked,
-            "released": sum(output is not None for output in account.reports.values()),
-            "noise_multiplier": terms.reports.least_noise_multiplier,
-            "sampling_rate": terms.of_reports().sampling_rate,
-        }
-    if terms.pool is not None:
-        alone = terms.alone_epsilon(counted) if counted else 0.0
-        reports["pool"] = {
-            "honest": terms.pool.honest,
-            "unmasked": len(account.unmasked),
-            "alone_epsilon": alone,
-        }
     return {
         "run": run,
         "promised_epsilon": terms.epsilon,
@@ -145,7 +129,8 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
         "neighbours": str(terms.neighbours),
         **({"until": str(terms.until)} if terms.is_timed else {}),
         "certified_epsilon": terms.certified_epsilon(counted, asked) if counted or asked else 0.0,
-        **reports,
+        **terms.reporting.spending(terms, account.reports),
+        **terms.trust.spending(terms, counted, len(account.unmasked)),
     }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.deploy.ledger._terms import Period
-from dpcohort.runs import ClientReceipt, finite_json
+from dpcohort.runs import ClientReceipt
 from dpcohort.runs._receipts import Rows, shown
+from dpcohort.text_files import finite_json
 
 _KEYS = (
     *("dataset", "unit", "neighbours", "across_runs", "per", "promised_epsilon", "delta"),

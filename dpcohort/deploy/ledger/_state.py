@@ -288,11 +288,7 @@ class LedgerState:
             raise BudgetExceededError(
                 f"{key} was reserved before: {fate}. No {key.what} happens twice."
             )
-        if terms.pool is not None and key.draw != 0:
-            # Masks have the name of the round: a second draw in it would use them twice.
-            raise InputError(
-                "draw", given=key.draw, allowed="0, the one of a round, where distributed"
-            )
+        terms.trust.check_draw(key.draw)
         if len(counted) >= terms.draws:
             raise BudgetExceededError(
                 f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "
@@ -317,7 +313,7 @@ class LedgerState:
     def _check_unmask(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
         account = self.account(key.dataset, key.run)
-        if account.terms.pool is None or account.draws.get(key) is None:
+        if account.terms.trust.masked(account.draws.get(key)) is None:
             raise BudgetExceededError(f"{key} has not been masked: there is nothing to unmask.")
         if key in account.unmasked:
             raise BudgetExceededError(f"{key} was unmasked before: there is no second unmasking.")

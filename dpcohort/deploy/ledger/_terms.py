@@ -237,6 +237,93 @@ class AcceptedReports(Format):
         """What each record's loss is made into."""
         return ReportTerms(**self.model_dump(exclude={"count", "least_noise_multiplier"}))
 
+    @property
+    def clause(self) -> str:
+        """How many reports, in a sentence about draws."""
+        return f" and {self.count} reports"
+
+    @property
+    def least(self) -> str:
+        """How many reports at which noise, in a sentence about draws."""
+        return f"{self.clause} at noise multiplier {self.least_noise_multiplier:g}"
+
+    def sentence(self) -> str:
+        """What the owner is told about them."""
+        share = "a batch" if self.mini_batch else "all records"
+        return (
+            f" With at most {self.count} reports of the mean {self.statistic} of {share}, losses "
+            f"cut at {self.loss_bound:g}, noise multiplier at least "
+            f"{self.least_noise_multiplier:.5g}; their epsilon is in it."
+        )
+
+    def terms(self, run: RunTerms) -> RunTerms:
+        """What reports of a run must keep to, each being a draw of one step on clipped losses."""
+        return replace(
+            run,
+            clip=self.asked.half_range,
+            sampling_rate=run.sampling_rate if self.mini_batch else 1.0,
+            local_steps=1,
+            draws=self.count,
+            least_noise_multiplier=self.least_noise_multiplier,
+            reports=None,
+        )
+
+    def history(self, run: RunTerms) -> History:
+        """What all of them are charged."""
+        return History((self.terms(run).charge(self.count),))
+
+    def spending(self, run: RunTerms, made: Mapping[Any, Any]) -> dict[str, Any]:
+        """What a receipt says of those that were counted, by their outputs."""
+        spent = {
+            "accepted": self.count,
+            "counted": len(made),
+            "released": sum(output is not None for output in made.values()),
+            "noise_multiplier": self.least_noise_multiplier,
+            "sampling_rate": self.terms(run).sampling_rate,
+        }
+        return {"reports": spent}
+
+
+class NoReports:
+    """No reports are accepted: the empty value of :class:`AcceptedReports`."""
+
+    count = 0
+    clause = least = ""
+
+    @property
+    def asked(self) -> ReportTerms:
+        """There is nothing.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because("the client's owner has accepted no reports in this run.")
+
+    @property
+    def statistic(self) -> Statistic:
+        """Of no record."""
+        return self.asked.statistic
+
+    def sentence(self) -> str:
+        """Nothing is said."""
+        return ""
+
+    def terms(self, run: RunTerms) -> RunTerms:
+        """There are none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because("the client's owner has accepted no reports in this run.")
+
+    def history(self, run: RunTerms) -> History:
+        """Nothing is charged."""
+        return History()
+
+    def spending(self, run: RunTerms, made: Mapping[Any, Any]) -> dict[str, Any]:
+        """Nothing is said."""
+        return {}
+
 
 def _members(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
@@ -298,6 +385,51 @@ class AcceptedGroup(Format):
         return self.cohort_size - self.colluding - self.dropouts
 
     @property
+    def groups(self) -> tuple[AcceptedGroup, ...]:
+        """Itself alone."""
+        return (self,)
+
+    def group(self) -> AcceptedGroup:
+        """Itself."""
+        return self
+
+    def refuse_single_updates(self) -> None:
+        """Refuse an update that is under no mask."""
+        raise InputError.because(
+            "the client's owner pools noise in this run: only masked sums leave"
+        )
+
+    def check_draw(self, draw: int) -> None:
+        """Refuse a second draw of a round: masks have the name of the round, and are used once."""
+        if draw != 0:
+            raise InputError("draw", given=draw, allowed="0, the one of a round, where distributed")
+
+    def masked(self, released: Any) -> Any:
+        """What a draw gave out, which masks can be taken off."""
+        return released
+
+    def greeting(self) -> dict[str, Any]:
+        """What a server is told of it."""
+        return {"pool": self.outline()}
+
+    def worst_case(self, run: RunTerms) -> dict[str, float]:
+        """Epsilon of all draws of a run if all others collude with the server."""
+        return {"alone_epsilon": run.alone_epsilon()}
+
+    def sentence(self, run: RunTerms) -> str:
+        """What the owner of a run's data is told about the others."""
+        return (
+            f" That counts on the noise of others: of each cohort of {self.cohort_size}, all named "
+            f"in the terms, at most {self.colluding} help the server and at most {self.dropouts} "
+            f"vanish. If all others help it, epsilon is {run.alone_epsilon():.5g}."
+        )
+
+    def spending(self, run: RunTerms, counted: int, unmasked: int) -> dict[str, Any]:
+        """What a receipt says of a run with so many draws, and rounds that were unmasked."""
+        alone = run.alone_epsilon(counted) if counted else 0.0
+        return {"pool": {"honest": self.honest, "unmasked": unmasked, "alone_epsilon": alone}}
+
+    @property
     def threshold(self) -> int:
         """Members that must agree before a secret is known: no two sets of so many are honest."""
         return agreeing_members(self.cohort_size, self.colluding)
@@ -334,10 +466,107 @@ class AcceptedGroup(Format):
         return self
 
 
+class Alone:
+    """Nobody else's noise is counted on: the empty value of :class:`AcceptedGroup`."""
+
+    cohort_size = honest = 1
+    exponent = None
+    groups: tuple[AcceptedGroup, ...] = ()
+
+    def group(self) -> AcceptedGroup:
+        """There is none.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError.because("the client's owner pools no noise in this run")
+
+    def refuse_single_updates(self) -> None:
+        """Every update has all of its noise."""
+        return
+
+    def check_draw(self, draw: int) -> None:
+        """A round may have several draws."""
+        return
+
+    def masked(self, released: Any) -> Any:
+        """Nothing: no draw is masked."""
+        return None
+
+    def greeting(self) -> dict[str, Any]:
+        """Nothing is said."""
+        return {}
+
+    def worst_case(self, run: RunTerms) -> dict[str, float]:
+        """Nothing is said: others change nothing."""
+        return {}
+
+    def sentence(self, run: RunTerms) -> str:
+        """Nothing is said."""
+        return ""
+
+    def spending(self, run: RunTerms, counted: int, unmasked: int) -> dict[str, Any]:
+        """Nothing is said."""
+        return {}
+
+
+def _last_day(given: Any) -> date:
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return given
+    try:
+        return date.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise InputError("until", given=given, allowed="a date, such as 2027-03-31") from None
+
+
+#: Last day of a permit, UTC; the last of all days where it has no end.
+LastDay = Annotated[date, PlainValidator(_last_day), PlainSerializer(date.isoformat)]
+
+
+class DrawTerms(Format):
+    """What an owner's file and a client's ledger both say of the draws of a run.
+
+    Attributes:
+        epsilon: ε that all draws and reports of the run together may spend.
+        delta: δ of the run.
+        clip: largest clip C; noise is in units of it.
+        local_steps: noisy steps of one draw.
+        rounds: rounds are numbered 0 to ``rounds`` - 1.
+        draws: most draws of this client in the whole run.
+        sampler: ``poisson`` or ``fixed``.
+        neighbours: ``zero-out`` or ``replace-one``.
+        reports: noisy means of losses that may be asked for beside draws; None for none.
+        pool: whose noise is counted on beside one's own, and how many of them; None for nobody's.
+        until: last day of the permit, UTC; nothing is counted or given out after it.
+    """
+
+    epsilon: Positive
+    delta: Delta
+    clip: Positive
+    local_steps: Natural
+    rounds: Natural
+    draws: Natural
+    sampler: SamplerName = "poisson"
+    neighbours: Relation = None
+    reports: AcceptedReports | None = None
+    pool: AcceptedGroup | None = None
+    until: LastDay = date.max
+
+    @property
+    def reporting(self) -> AcceptedReports | NoReports:
+        """What may be asked beside draws."""
+        return self.reports or NoReports()
+
+    @property
+    def trust(self) -> AcceptedGroup | Alone:
+        """Whose noise is counted on."""
+        return self.pool or Alone()
+
+
 def asked_of(plan: Plan, k: int) -> dict[str, Any]:
     """The terms that a plan asks of the client at this position; their rate is apart."""
     return {
-        "epsilon": float(plan.population.epsilon[k]),
+        "epsilon": plan.past.epsilon_of_terms(plan, k),
         "delta": float(plan.population.delta[k]),
         "clip": float(plan.training.clip),
         "local_steps": plan.training.local_steps,
@@ -357,37 +586,13 @@ def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
     return plan.reports.asked_of(k)
 
 
-def _last_day(given: Any) -> date:
-    if isinstance(given, date) and not isinstance(given, datetime):
-        return given
-    try:
-        return date.fromisoformat(given)
-    except (TypeError, ValueError):
-        raise InputError("until", given=given, allowed="a date, such as 2027-03-31") from None
-
-
-#: Last day of a permit, UTC; the last of all days where it has no end.
-LastDay = Annotated[date, PlainValidator(_last_day), PlainSerializer(date.isoformat)]
-
-
-class RunTerms(Format):
+class RunTerms(DrawTerms):
     """The terms of one run, as the client's owner accepts them.
 
     Attributes:
-        epsilon: ε that all draws and reports of the run together may spend.
-        delta: δ of the run.
-        clip: largest clip C; noise is in units of it.
         sampling_rate: r of every step.
-        local_steps: noisy steps of one draw.
-        rounds: rounds are numbered 0 to ``rounds`` - 1.
-        draws: most draws of this client in the whole run.
         least_noise_multiplier: smallest z; every draw is charged at it, also one with more noise.
-        sampler: ``poisson`` or ``fixed``.
-        neighbours: ``zero-out`` or ``replace-one``.
-        reports: what may be asked beside draws; None for nothing.
-        pool: whose noise is counted on beside one's own, and how many of them; None for nobody's.
-            The noise multipliers are then those of h honest shares.
-        until: last day of the permit, UTC; nothing is counted or given out after it.
+            With a ``pool`` it is that of h honest shares.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -396,24 +601,13 @@ class RunTerms(Format):
         1.81
     """
 
-    epsilon: Positive
-    delta: Delta
-    clip: Positive
     sampling_rate: Annotated[float, bounded(above=0, at_most=1)]
-    local_steps: Natural
-    rounds: Natural
-    draws: Natural
     least_noise_multiplier: Positive
-    sampler: SamplerName = "poisson"
-    neighbours: Relation = None
-    reports: AcceptedReports | None = None
-    pool: AcceptedGroup | None = None
-    until: LastDay = date.max
 
     @model_validator(mode="after")
     def _check_steps(self) -> RunTerms:
         whole_number("draws x local_steps", self.draws * self.local_steps, at_most=_MOST)
-        if self.pool is not None and (self.local_steps != 1 or self.reports is not None):
+        if self.trust.groups and (self.local_steps != 1 or self.reporting.count):
             raise InputError.because(
                 "with distributed noise a draw has one local step and there are no reports: only "
                 "sums of a whole cohort carry the noise that is counted on."
@@ -495,25 +689,15 @@ class RunTerms(Format):
     @property
     def most(self) -> tuple[int, int]:
         """How many draws and how many reports the run may have."""
-        return self.draws, 0 if self.reports is None else self.reports.count
+        return self.draws, self.reporting.count
 
     def of_reports(self) -> RunTerms:
-        """What reports must keep to, each being a draw of one step on clipped losses.
+        """What reports must keep to.
 
         Raises:
             InputError: the owner accepted none.
         """
-        if self.reports is None:
-            raise InputError.because("the client's owner has accepted no reports in this run.")
-        return replace(
-            self,
-            clip=self.reports.asked.half_range,
-            sampling_rate=self.sampling_rate if self.reports.mini_batch else 1.0,
-            local_steps=1,
-            draws=self.reports.count,
-            least_noise_multiplier=self.reports.least_noise_multiplier,
-            reports=None,
-        )
+        return self.reporting.terms(self)
 
     def history(self, draws: int, reports: int = 0) -> History:
         """What this many draws and reports are charged."""
@@ -526,9 +710,7 @@ class RunTerms(Format):
 
     def alone_epsilon(self, *counted: int) -> float:
         """The same if all others collude with the server: of one's own share of noise alone."""
-        if self.pool is None:
-            return self.certified_epsilon(*counted)
-        own = self.least_noise_multiplier / math.sqrt(self.pool.honest)
+        own = self.least_noise_multiplier / math.sqrt(self.trust.honest)
         return replace(self, least_noise_multiplier=own, pool=None).certified_epsilon(*counted)
 
     def to_dict(self) -> dict[str, Any]:
@@ -560,14 +742,10 @@ class RunTerms(Format):
             BudgetExceededError: all draws and reports at their least noise would spend more.
         """
         if self.history(*self.most).delta(self.epsilon) > self.delta:
-            also = ""
-            if self.reports is not None:
-                least = self.reports.least_noise_multiplier
-                also = f" and {self.reports.count} reports at noise multiplier {least:g}"
             raise BudgetExceededError(
                 f"These terms allow {self.draws} draws of {self.local_steps} steps at noise "
                 f"multiplier {self.least_noise_multiplier:g} and rate {self.sampling_rate:g}"
-                f"{also}: "
+                f"{self.reporting.least}: "
                 f"epsilon {self.certified_epsilon():.6g} at delta {self.delta:g}, above the "
                 f"{self.epsilon:g} they state. Ask for more noise or fewer draws."
             )

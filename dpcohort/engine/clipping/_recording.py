@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 #: Tensors in, tensors out.
 Function = Callable[..., Sequence[Tensor]]
@@ -30,8 +31,6 @@ def record(function: Function, arguments: Sequence[Tensor]) -> fx.Graph:
         >>> [node.op for node in graph.nodes]
         ['placeholder', 'call_function', 'output']
     """
-    from torch.fx.experimental.proxy_tensor import make_fx  # it takes a while to load
-
     return make_fx(function)(*arguments).graph
 
 

@@ -26,11 +26,10 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Charge, calibrate_noise
 from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting._segments import left_population
-from dpcohort.explain import AdaptiveExplanation, explain_client, explain_clients
+from dpcohort.explain import AdaptiveExplanation, explain_client, explain_clients, papers_noise
 from dpcohort.plan import Plan
 from dpcohort.planning._participation import FixedCohorts, Participation
 from dpcohort.planning._reports import often
-from dpcohort.report._figures import papers_noise
 from dpcohort.runs import Receipt, make_receipts
 from dpcohort.selection import PrivacyAware, SelectionProblem, exact_costs, paper_costs
 

@@ -28,7 +28,7 @@ from dpcohort.accounting import (
 from dpcohort.accounting._risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
-from dpcohort.report._statement import at_most, statement
+from dpcohort.report._statement import Statement, at_most, statement
 from dpcohort.report.html._page import page_asset, page_template
 from dpcohort.runs import ClientReceipt, Receipt, Run, Verification
 
@@ -98,10 +98,8 @@ def write_letter(
     alone: AttackRisk | None = None,
     history: History | None = None,
     commands: Sequence[Sequence[str]] = (),
-    clip: float | None = None,
-    over_a_network: bool = False,
+    answers: Statement | None = None,
     beside: Beside | None = None,
-    judged: str = "",
     verification: Verification | None = None,
 ) -> None:
     """Write the statement for the client of a receipt, whole or not at all.
@@ -114,10 +112,8 @@ def write_letter(
         alone: the same if all others collude, where noise is distributed.
         history: the accounted steps, to compute all of it again.
         commands: what to type to check it.
-        clip: C, the most that one unit adds to a step.
-        over_a_network: the client's own guard added the noise, not the operator's machine.
+        answers: to the questions of NIST SP 800-226; by default those of the receipt alone.
         beside: another client with which a person may be, where a person is the unit.
-        judged: what is told of the model on test records.
         verification: of the run's folder; None for the receipt of a ledger.
 
     Raises:
@@ -171,9 +167,7 @@ def write_letter(
         weights=training.start,
         all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],
-        answers=statement(
-            training, clip=clip, over_a_network=over_a_network, judged=judged
-        ).sections,
+        answers=(answers or statement(training)).sections,
         doubts=_doubts(verification),
         whose_word={} if verification is None else verification.whose_word,
         kind="" if verification is None else verification.kind,

@@ -29,6 +29,8 @@ from dpcohort._version import __version__
 from dpcohort.accounting import Charge, Contract
 from dpcohort.accounting._unit import unit_of
 from dpcohort.atomic_file import write_text
+from dpcohort.config import load_config
+from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
@@ -60,19 +62,24 @@ from dpcohort.report.html._sources import (
     read_reproduction,
     read_worth,
 )
-from dpcohort.runs import NOT_PRIVATE, SIMULATION_ONLY, Run, finite_json, who_was_heard
+from dpcohort.runs import (
+    NOT_PRIVATE,
+    SIMULATION_ONLY,
+    Run,
+    configured_data,
+    data_section,
+    who_was_heard,
+)
 from dpcohort.runs._evaluation import simulated_service
 from dpcohort.runs._folder import CONFIG, RECEIPTS
 from dpcohort.runs._later_charges import later_charges
 from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._receipts import read_receipts
 from dpcohort.runs._success import judged_words
+from dpcohort.text_files import finite_json
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-if TYPE_CHECKING:
-    from dpcohort.data import Dataset
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -565,10 +572,6 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
     Raises:
         DpcohortError: it is not at hand, or comes from a function.
     """
-    from dpcohort.config import load_config
-    from dpcohort.data import DATASET_NAMES, load_dataset
-    from dpcohort.runs import configured_data, data_section
-
     clients = None if run.plan is None else run.plan.population.ids
     key = f"{run.data_name}, {run.config}, {clients}"
     if key in loaded:

@@ -13,6 +13,7 @@ from typer import Argument, Option
 from dpcohort.atomic_file import write_text
 from dpcohort.cli import DataDirOption, DeviceOption, JsonOption, data_changes, print_json, say
 from dpcohort.errors import InputError
+from dpcohort.text_files import finite_json
 
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
@@ -50,7 +51,7 @@ def personal(
     # torch is loaded only now.
     import json
 
-    from dpcohort.runs import finite_json, load_group
+    from dpcohort.runs import load_group
     from dpcohort_lab.personal import WITHHELD, personal_results
 
     held = float(pull) if _is_number(pull) else pull

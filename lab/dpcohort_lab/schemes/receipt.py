@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpcohort.runs import ClientReceipt, finite_json
+from dpcohort.runs import ClientReceipt
+from dpcohort.text_files import finite_json
 
 _KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),

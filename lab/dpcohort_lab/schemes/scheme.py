@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dpcohort.clients import Population
-from dpcohort.runs import NOT_PRIVATE, finite_json
+from dpcohort.runs import NOT_PRIVATE
+from dpcohort.text_files import finite_json
 from dpcohort_lab.checks import FloatArray, IntArray
 from dpcohort_lab.schemes.receipt import SchemeReceipt
 

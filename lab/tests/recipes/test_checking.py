@@ -23,11 +23,7 @@ PLACE = "[population]"
         ("values = [100, 0]", f"values = {list(range(60_000))}", "recipe.axes x mechanisms = "),
         ("seeds = 2", "seeds = 1000000000", "recipe.seeds = 1000000000"),
         ('judged = "privacy-aware"', 'judged = "nobody"', "recipe.judged"),
-        (
-            'judged = "privacy-aware"',
-            'across = "nobody"',
-            "'nobody' is not one of s",
-        ),
+        ('judged = "privacy-aware"', 'across = "nobody"', "'nobody' is not one of s"),
         ('name = "privacy-aware"', 'name = "privacy-aware"\nafter = "none"', "no mechanism"),
         ('name = "unbiased"', 'name = "unbiased"\nafter = "unbiased"', "comes after itself"),
         ('name = "privacy-aware"', 'name = "unbiased"', "different names"),

@@ -34,10 +34,7 @@ def test_where_it_runs_does_not_change_a_cell_but_its_settings_do(recipe):
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [
-        ("mnist", (68.71, 65.12, 68.50, 67.63)),
-        ("fashion-mnist", (53.53, 55.26, 54.80, 48.94)),
-    ],
+    [("mnist", (68.71, 65.12, 68.50, 67.63)), ("fashion-mnist", (53.53, 55.26, 54.80, 48.94))],
 )
 def test_the_papers_numbers_stand_beside_the_cells(name, numbers):
     recipe = load_recipe(name)

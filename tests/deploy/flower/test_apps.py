@@ -62,11 +62,7 @@ def test_the_app_runs_in_a_simulation_with_any_number_of_nodes(small, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({}, "federation = ''"),
-        ({"federation": "none.toml"}, "no such file"),
-    ],
+    ("config", "words"), [({}, "federation = ''"), ({"federation": "none.toml"}, "no such file")]
 )
 def test_a_federation_that_is_not_there_is_said_and_fails_the_run(config, words, capsys):
     with pytest.raises(DpcohortError):

@@ -7,11 +7,7 @@ import stat
 
 import pytest
 
-from dpcohort.deploy.flower._certificates import (
-    key_fingerprint,
-    make_certificates,
-    make_node_key,
-)
+from dpcohort.deploy.flower._certificates import key_fingerprint, make_certificates, make_node_key
 from dpcohort.errors import InputError
 
 
@@ -57,11 +53,7 @@ def test_private_keys_are_the_owners_alone_and_never_replaced(made, tmp_path):
 
 
 def test_the_authoritys_key_is_not_kept(made):
-    assert sorted(p.name for p in made.iterdir()) == [
-        "ca.crt",
-        "server.key",
-        "server.pem",
-    ]
+    assert sorted(p.name for p in made.iterdir()) == ["ca.crt", "server.key", "server.pem"]
 
 
 def test_a_key_has_one_fingerprint_in_both_spellings(tmp_path):

@@ -132,7 +132,9 @@ def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
         clear = sum(parts[5 * t : 5 * t + 5]) * unit / 5  # the step size is 1
         np.testing.assert_allclose(step.updates[0].numpy(), clear, rtol=1e-6)
     assert carried.counts(kit) == dict.fromkeys(NAMES, (2, 2))
-    assert verify_run(tmp_path / "run").holds
+    verified = verify_run(tmp_path / "run")
+    assert verified.holds
+    assert "5 cards of members checked" in verified.guards
     told = read_json(tmp_path / "run/client-ledgers.json")["ward-0"]["spending"]
     assert told["pool"]["honest"] == 3
     assert told_counts(tmp_path / "run") == carried.counts(kit)

@@ -48,10 +48,7 @@ def _options(command):
 def test_parts_are_started_with_the_options_of_the_units(trial):
     trial.start_superlink()
     trial.start_node("lab")
-    units = {
-        "superlink": "dpcohort-superlink.service",
-        "node-1": "dpcohort-node.service",
-    }
+    units = {"superlink": "dpcohort-superlink.service", "node-1": "dpcohort-node.service"}
     for name, file in units.items():
         text = kit_text(file, host="127.0.0.1", gate=9443, superlink=8000, client="lab")
         unit = shlex.split(text.split("ExecStart=")[1].split("\n#")[0].replace("\\\n", " "))

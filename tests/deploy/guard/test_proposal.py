@@ -7,11 +7,7 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import Normalisation
-from dpcohort.deploy.guard import (
-    GuardTerms,
-    ModelTerms,
-    check_with_sampling,
-)
+from dpcohort.deploy.guard import GuardTerms, ModelTerms, check_with_sampling
 from dpcohort.deploy.guard._terms import terms_from_plan
 
 MODEL = ModelTerms(name="mlp", input_shape=(1, 8, 8), classes=10, options={"hidden": [16]})

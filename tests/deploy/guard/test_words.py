@@ -46,6 +46,9 @@ def test_windows_and_ends_are_said(terms):
     text = "\n".join(terms_in_words(replace(terms, per="30 days", runs=(run,)), 40))
     assert "over all runs in any 30 days (" in text
     assert "Until 2999-12-31 (UTC) and no longer." in text
+    assert "ended" not in text
+    ended = replace(terms, runs=(replace(run, until="2020-12-31"),))
+    assert "WARNING: the permit of spring has ended" in "\n".join(terms_in_words(ended, 40))
 
 
 def test_a_run_that_the_cap_cannot_hold_is_pointed_out(terms):

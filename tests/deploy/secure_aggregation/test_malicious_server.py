@@ -161,10 +161,7 @@ SETS = {
     "in another order": lambda c, s: (_names(c, GONE)[::-1], s.signed),
     "without me": lambda c, s: (
         _names(c, ME),
-        {
-            **_some(s.signed, *_names(c, ME, GONE)),
-            GONE: _signed(c.who[GONE], s.asked.context),
-        },
+        {**_some(s.signed, *_names(c, ME, GONE)), GONE: _signed(c.who[GONE], s.asked.context)},
     ),
     "with one who did not mask": lambda c, s: (c.names, s.signed),
     "with a stranger": lambda c, s: (

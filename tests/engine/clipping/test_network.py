@@ -154,10 +154,7 @@ def test_rows_in_another_place_take_the_slow_path() -> None:
 
     for positions in (2, 3, 5):
         net = ClippedNetwork(
-            Turned(),
-            cross_entropy,
-            torch.zeros(3, positions, 4),
-            torch.zeros(3, dtype=torch.int64),
+            Turned(), cross_entropy, torch.zeros(3, positions, 4), torch.zeros(3, dtype=torch.int64)
         )
         assert net.path.kind == "vmap"
 

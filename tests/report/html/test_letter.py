@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from dpcohort.accounting import promised_risk
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
-from dpcohort.errors import InputError
 from dpcohort.report.html._letter import write_letter
 from dpcohort.runs import Receipt
 
@@ -90,20 +87,6 @@ def test_runs_of_a_ledger_say_what_is_left_if_all_others_collude(tmp_path):
     assert "collude" not in _letter(tmp_path, RISK, across_runs="composed", runs=(of_run,))
 
 
-def test_a_letter_is_a_file_in_a_folder_that_is_there(tmp_path):
-    receipt = Receipt(
-        client="ward",
-        neighbours="zero-out",
-        promised_epsilon=1.0,
-        delta=1e-5,
-        certified_epsilon=0.9,
-    )
-    with pytest.raises(InputError, match="there is no folder"):
-        write_letter(tmp_path / "gone" / "letter.html", receipt, risk=None)
-    with pytest.raises(InputError, match=r"is a folder. Name a file"):
-        write_letter(tmp_path, receipt, risk=None)
-
-
 CHARGED = {
     "promised_epsilon": 2.0, "promised_delta": 2e-5,
     "paid": [{"what": "estimate", "id": "e" * 64, "epsilon": 0.25, "delta": 0.0},
@@ -121,16 +104,25 @@ QUESTIONS = [
 def test_it_answers_the_questions_of_nist(tmp_path):
     of_run = {"noise_multiplier": 2.0, "sampling_rate": 0.1, "batch_size": 60, "spent_steps": 8}
     texts = {
-        "run": _letter(tmp_path, RISK, sampler="poisson", unit="one person of ward", **of_run),
+        "run": _letter(
+            tmp_path,
+            RISK,
+            sampler="poisson",
+            unit="all records of one person with this client",
+            **of_run,
+        ),
         "ledger": _letter(tmp_path, RISK, across_runs="summed", per="30 days", ever_epsilon=4.5),
     }
     for text in texts.values():
         answers = text.partition("NIST SP 800-226")[2]
         for question in QUESTIONS:
             assert len(answers.partition(f"<th>{question}</th>")[2].partition("</tr>")[0]) > 30
-    assert "One person of ward. Neighbours differ in one that is taken out" in texts["run"]
+    assert (
+        "All records of one person with this client. Neighbours differ in one person that"
+        in texts["run"]
+    )
     assert "Gaussian noise of 2 times that limit" in texts["run"]
-    assert "Poisson batches of about 60 (10 % of all)" in texts["run"]
+    assert "Poisson batches of about 60 persons (10 % of all)" in texts["run"]
     assert "8 noisy steps composed as one" in texts["run"]
     assert "Central: the operator" in texts["run"]
     assert "ε = 1 at δ = 1e-05 promised over all runs in any 30 days" in texts["ledger"]

@@ -13,16 +13,11 @@ from dpcohort.accounting import Contract
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
 from dpcohort.planning._reports import Reports
-from dpcohort.report.html._page import (
-    render,
-    report_of_runs,
-    rerun_commands,
-    write_report,
-)
+from dpcohort.report.html._page import render, report_of_runs, rerun_commands, write_report
 from dpcohort.report.html._sources import Group, read_groups, read_run
-from dpcohort.runs import finite_json
 from dpcohort.runs._provenance import PRIVATE_NOISE
 from dpcohort.selection import rule_from_settings
+from dpcohort.text_files import finite_json
 
 from .conftest import saved_worth
 
