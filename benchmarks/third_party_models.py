@@ -45,6 +45,7 @@ from dpcohort.errors import InputError
 PERSON_ROWS = 3
 EVERY = [*MODELS.values(), *LOSSES.values()]
 TEST = "tests/audit/test_isolation.py::test_no_record_reaches_others_through_a_model_or_loss"
+PERSONS_TEST = "tests/audit/test_isolation.py::test_nor_between_persons"
 PROMISE = "No model and no loss of others lets a record move a batch by more than C."
 ATTACK = (
     "Hostile and careless modules and losses, with a record and without it, in fresh processes."
@@ -172,8 +173,10 @@ def record(ours: dict[int, list[str]], peers: Sequence[str], *, device: str) -> 
         key = "isolation" if rows == 1 else "isolation-persons"
         promise = PROMISE if rows == 1 else f"The same of a person with {rows} rows."
         key += "" if device == "cpu" else f"-{device}"
+        common["test"] = TEST if rows == 1 else PERSONS_TEST
         assurance.record(key, promise=promise, result="; ".join(results), **common)
     if device == "cpu":
+        common["test"] = TEST
         promise = "The same models and losses, given to others (no promise of ours)."
         assurance.record("isolation-peers", promise=promise, result="; ".join(peers), **common)
 

@@ -181,7 +181,7 @@ def of_a_spreadsheet(*words: str, **changes: str) -> Case:
             line = "" if value is None else f"{key} = {value}"
             text = re.sub(rf"(?m)^{key} = .*$", line, text, count=1)
         assert "FILL IN" not in text
-        return text.replace("# public = true", "public = true")
+        return text
 
     return case
 
@@ -249,6 +249,7 @@ def typed(capsys, *words: object, code: int = 0) -> str:
 def test_from_own_records_to_a_good_model(case, folder, capsys, monkeypatch, browser):
     write, metric, gain = CASES[case]
     text = write(folder, lambda *words: typed(capsys, "new", "-", *words))
+    text = text.replace("# public = true", "public = true")  # so that it can be repeated
     (folder / "my.toml").write_text(text, encoding="utf-8")
     assert "quieter" in typed(capsys, "plan", "my.toml")
     said = typed(capsys, "train", "my.toml", "--out", "runs/first")
@@ -267,6 +268,44 @@ def test_from_own_records_to_a_good_model(case, folder, capsys, monkeypatch, bro
         assert "sampling_rate" in typed(capsys, "what-if", "sampling_rate", "my.toml")
     if case in ("arrays", "number"):
         _run_it_again(page, capsys, monkeypatch, found)
+
+
+def _everything_told(capsys, client: str, *draft: str) -> str:
+    """What a user reads of a run from the plan to the letter, with no word about entropy."""
+    said = [
+        typed(capsys, "plan", "my.toml"),
+        typed(capsys, "train", "my.toml", "--out", "run"),
+        typed(capsys, "verify", "run"),
+        typed(capsys, "receipt", "run", client, "--letter", "letter.html", *draft),
+        typed(capsys, "report", "run", "-o", "report.html"),
+    ]
+    files = [Path("letter.html"), Path("report.html"), *Path("run/receipts").glob("*.json")]
+    return "\n".join([*said, *(path.read_text(encoding="utf-8") for path in files)])
+
+
+def test_own_patients_are_protected_unasked(folder, capsys):
+    write = of_a_spreadsheet("--label", "Befund", test_public="false")
+    text = write(folder, lambda *words: typed(capsys, "new", "-", *words))
+    Path("my.toml").write_text(text.replace("rounds = 100", "rounds = 5"), encoding="utf-8")
+    told = _everything_told(capsys, NAMES[-1])
+    assert "NOT PRIVATE" not in told
+    assert "SIMULATION" not in told
+    assert "PRIVATE, by the word of those below" in told
+    assert "The promise was kept." in told
+    assert Run.load("run").is_private
+
+
+def test_a_run_on_embedded_records_says_everywhere_that_it_is_a_simulation(folder, capsys):
+    typed(capsys, "new", "my.toml", "--from", "heart-disease")
+    capsys.readouterr()
+    told = _everything_told(capsys, "cleveland", "--draft")
+    assert "SIMULATION with noise of seed 0, NOT PRIVATE: its data are public." in told
+    assert "cleveland   NOT PRIVATE (SIMULATION)\n" in told
+    assert "SIMULATION: privacy-aware reaches" in told
+    assert 'data-watermark="DRAFT · NOT PRIVATE (SIMULATION)"' in told
+    assert "The promise was kept." not in told
+    typed(capsys, "receipt", "run", "cleveland", "--letter", "none.html", code=2)
+    assert not Path("none.html").exists()
 
 
 def _is_clearly_better(found: dict[str, Any], metric: str, gain: float) -> None:

@@ -188,7 +188,7 @@ flower     Execute a plan with real clients over Flower, where no server can ove
 )
 #: Modules that hold several commands, and the names of these; any other has one of its own name.
 _SHARED_HOMES = {
-    "setting_up": ("new", "doctor", "data"),
+    "setting_up": ("new", "doctor"),
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),

@@ -286,6 +286,10 @@ LetterOption = Annotated[
     Path | None,
     Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
 ]
+DraftOption = Annotated[
+    bool,
+    Option("--draft", help="The letter is a draft, and may be of a run that is not private."),
+]
 LargeDeltaOption = Annotated[
     bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
 ]

@@ -115,6 +115,9 @@ def train(
                 "a private run releases a model, and each release spends every budget again: "
                 f"several seeds would spend it several times. Use one seed. {HOW_TO_SIMULATE}"
             )
+        if job.simulate is not None and not runs and not as_json:
+            why = "its data are public" if config.run.simulate is None else "as asked"
+            say(f"SIMULATION with noise of seed {job.simulate}, NOT PRIVATE: {why}.")
         words = unnamed_charge(config, job.plan.population.ids, job.plan.past.paid.charges)
         say_unnamed_charge(words, private=job.private)
         unused = job.partition.records - job.partition.indices.size

@@ -14,6 +14,7 @@ from dpcohort.accounting import attack_risk
 from dpcohort.atomic_file import write_text
 from dpcohort.cli._terminal import (
     LONGEST_MESSAGE,
+    DraftOption,
     JsonOption,
     LetterOption,
     console,
@@ -22,9 +23,6 @@ from dpcohort.cli._terminal import (
 )
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.report._registry import registry_entry
-from dpcohort.report._statement import RunStatement
-from dpcohort.report.html._letter import another_client, write_letter
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
 
@@ -109,6 +107,7 @@ def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
     letter: LetterOption = None,
+    draft: DraftOption = False,
     registry: Annotated[
         Path | None,
         Option(
@@ -124,7 +123,7 @@ def receipt(
 
     verified = verify_run(run, method="pld")
     if letter is not None:
-        _write_letter(letter, loaded, found, verified, shown=run)
+        _write_letter(letter, loaded, found, verified, shown=run, draft=draft)
     if registry is not None:
         _write_registry(registry, loaded, found, verified)
         if str(registry) == "-":
@@ -140,9 +139,17 @@ def receipt(
 
 
 def _write_letter(
-    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path
+    path: Path, run: Run, receipt: Receipt, verified: Verification, *, shown: Path, draft: bool
 ) -> None:
+    from dpcohort.report._statement import RunStatement
+    from dpcohort.report.html._letter import another_client, write_letter
 
+    if receipt.unprotected and not draft:
+        raise InputError.because(
+            f"{shown} is {receipt.unprotected}, and a letter is for those who rely on a promise: "
+            "nothing was written. Train privately, or write a draft that says so on every page: "
+            "--draft."
+        )
     k = run.plan.population.index_of(receipt.client)
     made = int(run.reports[k])
     draws = int(run.ledger.draws[k])
@@ -166,10 +173,14 @@ def _write_letter(
         answers=RunStatement.of(run, receipt),
         beside=another_client(run, k) if receipt.protects.name == "person" else None,
         verification=verified,
+        draft=draft,
     )
 
 
 def _write_registry(path: Path, run: Run, receipt: Receipt, verified: Verification) -> None:
+    from dpcohort.report._registry import registry_entry
+    from dpcohort.report._statement import RunStatement
+
     if verified.kind != "private" or not verified.finished:
         state = verified.kind.replace("sim", "a sim") if verified.finished else "not finished"
         raise InputError.because(

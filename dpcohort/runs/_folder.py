@@ -190,7 +190,8 @@ def begin_run(path: str | Path, *, again: bool = False, private: bool = False) -
             words = "something else. Choose another name."
             if is_run(folder):
                 go_on = "Go on with it (--resume; in Python resume=True)"
-                words = f"a run. {go_on}, or choose another name."
+                again_spent = ": another private run spends every budget again" if private else ""
+                words = f"a run. {go_on}, or choose another name{again_spent}."
             raise InputError.because(f"{folder} exists and holds {words}")
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         (folder / RECEIPTS).mkdir(exist_ok=True)

@@ -75,6 +75,18 @@ class ClientReceipt(ABC):
     trust: Mapping[str, Any] | None = None
 
     @property
+    def unprotected(self) -> str:
+        """Why nobody is protected, as the stamp begins; empty where batches and noise were private.
+
+        Example:
+            >>> simulated = Receipt(client="a", neighbours="zero-out", promised_epsilon=1.0,
+            ...     delta=1e-5, certified_epsilon=0.9, stamp="NOT PRIVATE (simulation): a seed.")
+            >>> simulated.unprotected
+            'NOT PRIVATE (simulation)'
+        """
+        return self.stamp.partition(":")[0] if self.stamp.startswith("NOT PRIVATE") else ""
+
+    @property
     def protects(self) -> Unit:
         """The unit of privacy, by its words."""
         whom = ("this client", "this data set")
@@ -403,9 +415,10 @@ class Receipt(ClientReceipt):
             ),
             *self._total_lines(together),
         ]
+        kind = f"   {self.unprotected.upper()}" if self.unprotected else ""
         return "\n".join(
             [
-                one_line(self.client),
+                f"{one_line(self.client)}{kind}",
                 *(f"  {name:<10} {words}" for name, words in lines),
                 f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
                 f"  {self.stamp}",

@@ -43,7 +43,7 @@ def test_an_id_with_markup_is_inert(terminal, run):
 
 def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     page = tmp_path / "letter.html"
-    receipt = terminal.json("receipt", run, "b", "--letter", page)
+    receipt = terminal.json("receipt", run, "b", "--letter", page, "--draft")
     steps = Event.of(
         noise_multiplier=receipt["noise_multiplier"],
         sampling_rate=receipt["sampling_rate"],
@@ -57,8 +57,13 @@ def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
     assert f"µ = {math.ceil(1e4 * risk.mu) / 1e4:.4f}" in text
     assert f"dpcohort verify {run}" in text
     # A simulation is never passed off as a promise kept.
-    assert "NOT PRIVATE" in text
+    assert 'data-watermark="DRAFT · NOT PRIVATE (SIMULATION)"' in text
     assert "The promise was kept" not in text
+    assert terminal("receipt", run, "b").startswith("b   NOT PRIVATE (SIMULATION)\n")
+    page.unlink()
+    terminal("receipt", run, "b", "--letter", page, code=2)
+    assert "--draft" in terminal.errors
+    assert not page.exists()
 
 
 def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(terminal, tmp_path):
@@ -68,7 +73,7 @@ def test_the_letter_of_a_distributed_run_has_rates_with_and_without_the_others(t
     settings = Training(rounds=2, cohort_size=2, sampling_rate=0.1, dimension=650)
     plan = make_plan(clients, settings, seed=0, accountant=Contract(trust="distributed"))
     train(plan, "logistic", "digits", out=tmp_path / "run", device="cpu")
-    terminal("receipt", tmp_path / "run", "b", "--letter", tmp_path / "letter.html")
+    terminal("receipt", tmp_path / "run", "b", "--letter", tmp_path / "letter.html", "--draft")
     text = (tmp_path / "letter.html").read_text()
     draws = int(plan.counts[1])
     rates = [
@@ -84,10 +89,11 @@ def test_the_letter_of_a_private_run(terminal, run, tmp_path):
     plan = Run.load(run).plan
     out, page = tmp_path / "private", tmp_path / "letter.html"
     train(plan, "logistic", replace(load_dataset("digits"), public=False), out=out, device="cpu")
-    terminal("receipt", out, "b", "--letter", page)
+    assert terminal("receipt", out, "b", "--letter", page).startswith("b\n")
     text = " ".join(page.read_text().split())
     assert "The promise was kept" in text
     assert "NOT PRIVATE" not in text
+    assert "data-watermark=" not in text
     assert "cannot be computed again by anybody" in text
     assert '<th>the operator</th><td class="wide">that batches and noise were drawn' in text
     assert json.loads((out / "result.json").read_text())["seal"] in text
@@ -122,7 +128,7 @@ def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp
     said = json.loads(path.read_text())
     said["metrics"]["accuracy"] = said["check"]["value"] = 0.999
     path.write_text(json.dumps(said))
-    shown = terminal("receipt", run, "b", "--letter", page, code=1)
+    shown = terminal("receipt", run, "b", "--letter", page, "--draft", code=1)
     assert "result.json: it was changed after it was written" in shown
     text = " ".join(page.read_text().partition("<body")[2].split())
     assert "The run's files do not fit together." in text
@@ -134,9 +140,9 @@ def test_a_letter_and_a_report_do_not_repeat_what_was_changed(terminal, run, tmp
 
 
 def test_a_letter_that_cannot_be_written(terminal, run, tmp_path):
-    terminal("receipt", run, "b", "--letter", tmp_path / "no" / "letter.html", code=2)
+    terminal("receipt", run, "b", "--letter", tmp_path / "no" / "letter.html", "--draft", code=2)
     assert "there is no folder" in terminal.errors
-    terminal("receipt", run, "b", "--letter", tmp_path, code=2)
+    terminal("receipt", run, "b", "--letter", tmp_path, "--draft", code=2)
     assert "is a folder" in terminal.errors
     terminal("receipt", run, "c", "--letter", tmp_path / "letter.html", code=2)
     assert not (tmp_path / "letter.html").exists()

@@ -372,7 +372,7 @@ def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp
     clinics.write_text(text.replace("test_share", 'estimated_bounds = "b.json"\ntest_share'))
     terminal("train", clinics, "--out", run)
     assert Plan.load(run / "plan.json").past.paid.promised["oslo"] == (4.0, 1e-5)
-    shown = terminal("receipt", run, "oslo", "--letter", tmp_path / "letter.html")
+    shown = terminal("receipt", run, "oslo", "--letter", tmp_path / "letter.html", "--draft")
     assert "promised   epsilon 4 at delta 1e-05 in all" in shown
     assert "epsilon 1 at delta 0 on an estimate of bounds" in shown
     assert "epsilon 3 at delta 1e-05 for training" in shown

@@ -59,6 +59,10 @@ def test_a_private_run_is_stamped_otherwise(terminal, digits_config, tmp_path):
     shown = terminal("train", digits_config, "--out", out, *PRIVATE, *SHORT)
     assert "NOT PRIVATE" not in shown
     assert Run.load(out).is_private
+    again = ("train", digits_config, "--out", out, *SHORT, "--resume")
+    terminal(*again, "--simulate", 7, code=2)
+    assert "cannot be repeated with a seed" in terminal.errors
+    terminal(*again, *PRIVATE)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +101,9 @@ def test_private_models_are_released_once(terminal, tmp_path):
     arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", *PRIVATE)
     terminal(*arguments, "--seeds", 2, code=2)
     assert "spend it several times" in terminal.errors
+    reference = ("--set", "run.engine=reference", "--out", tmp_path / "run")
+    terminal("compare", tmp_path / "d.toml", "--seeds", 2, *PRIVATE, *reference, code=2)
+    assert "train it alone" in terminal.errors
     assert not (tmp_path / "run").exists()
 
 

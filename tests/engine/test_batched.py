@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpcohort import plugin
 from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
@@ -157,6 +158,11 @@ def test_any_number_of_cores_gives_the_same_bits(
     assert all(map(torch.equal, plain, on_two))
 
 
+@plugin("loss")
+def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(outputs, targets)
+
+
 def test_code_of_somebodys_own_is_not_recorded(
     make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,15 +181,12 @@ def test_code_of_somebodys_own_is_not_recorded(
     hooked = nn.Sequential(model)
     hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
     one = seeded(plan, records, 1)
-
-    def own_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(outputs, targets)
-
     ours = Task(outputs=3).loss_on()
+    theirs = Task(outputs=3, loss=f"{__name__}:own_loss").loss_on()
     known = BatchedEngine(model, [one], loss=ours, workers=1)
     final(known)
     assert {type(found) for found in known.networks[0].passes.values()} == {tuple}
-    for unknown, loss in ((Own(model), ours), (hooked, ours), (model, own_loss)):
+    for unknown, loss in ((Own(model), ours), (hooked, ours), (model, theirs)):
         engine = BatchedEngine(unknown, [one], loss=loss)
         final(engine)
         assert engine.path.kind == "stacked"

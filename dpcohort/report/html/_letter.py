@@ -101,6 +101,7 @@ def write_letter(
     answers: Statement | None = None,
     beside: Beside | None = None,
     verification: Verification | None = None,
+    draft: bool = False,
 ) -> None:
     """Write the statement for the client of a receipt, whole or not at all.
 
@@ -115,6 +116,7 @@ def write_letter(
         answers: to the questions of NIST SP 800-226; by default those of the receipt alone.
         beside: another client with which a person may be, where a person is the unit.
         verification: of the run's folder; None for the receipt of a ledger.
+        draft: every page says that it is one, as it does of what is not private.
 
     Raises:
         InputError: it cannot be written there, or jinja2 is missing.
@@ -163,7 +165,10 @@ def write_letter(
         up=_rounded_up,
         delta=_plainly(receipt.delta),
         relation=_NEIGHBOURS.get(receipt.neighbours, receipt.neighbours),
-        not_private=receipt.stamp.startswith("NOT PRIVATE"),
+        not_private=receipt.unprotected,
+        watermark=" · ".join(
+            words for words in ("DRAFT" * draft, receipt.unprotected.upper()) if words
+        ),
         weights=training.start,
         all_runs=not isinstance(receipt, Receipt),
         commands=[shlex.join(command) for command in commands],

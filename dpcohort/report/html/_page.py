@@ -415,7 +415,9 @@ def report_of_reproduction(found: Reproduction) -> Report:
     return Report(
         kind="reproduction",
         title=found.title,
-        headline=Headline(result, verdict, tone if good else "bad"),
+        headline=Headline(
+            result, verdict, tone if good else "bad", kind="SIMULATION" if found.cells else ""
+        ),
         stamp=NOT_PRIVATE if found.cells else "",
         problems=found.problems,
         facts={"Result": dict(found.facts)},

@@ -375,17 +375,19 @@ class Headline:
         verdict: whether the promises hold.
         tone: ``good`` if every promise was verified, ``bad`` if one was not, else ``plain``.
         weak: the model is no better than a constant.
+        kind: SIMULATION, where noise came from a seed.
     """
 
     result: str
     verdict: str
     tone: Tone
     weak: bool = False
+    kind: str = ""
 
     @property
     def sentence(self) -> str:
-        """Both parts as one sentence."""
-        return f"{self.result}; {self.verdict}."
+        """All parts as one sentence."""
+        return f"{self.kind}{': ' * bool(self.kind)}{self.result}; {self.verdict}."
 
 
 def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> Headline:
@@ -397,6 +399,7 @@ def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> 
         best: the group that is spoken about.
     """
     runs = [run for group in groups for run in group.runs]
+    kind = "SIMULATION" if any(run.settings.get("randomness") == "seeded" for run in runs) else ""
     verdict, tone = verdict_of(runs)
     if not all(run.fits_together for run in runs):
         names = " and ".join(group.name for group in groups)
@@ -412,10 +415,10 @@ def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> 
             but = f", but {comparison.caveat}" if comparison.caveat else ""
             trust = _trust_words(groups[best], groups[baseline])
             words = comparison_words(comparison) + budgets + trust + but
-            return Headline(words, verdict, tone, weak=bool(but))
+            return Headline(words, verdict, tone, weak=bool(but), kind=kind)
     check = group_check(groups[best])
     weak = check is not None and not check.is_better
-    return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
+    return Headline(_alone(groups[best], curves[best]), verdict, tone, weak, kind)
 
 
 def _trust_words(group: Group, other: Group) -> str:

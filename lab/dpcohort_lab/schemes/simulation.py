@@ -75,8 +75,8 @@ class Simulation:
     def __init__(self, job: Job) -> None:
         if job.private:
             raise InputError.because(
-                "schemes are compared in seeded simulations only, so private entropy cannot be "
-                "used. Train the one you choose with: dpcohort train"
+                "schemes are compared in simulations only: --set run.simulate=SEED asks for one. "
+                "Train the one you choose with: dpcohort train"
             )
         if not main_metric(job.task).is_share:
             raise InputError.because(
