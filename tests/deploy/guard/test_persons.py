@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort.accounting import Event, History
 from dpcohort.accounting._samplers import sampler_of
 from dpcohort.adaptive import ReportTerms
 from dpcohort.data import PersonTerms, dataset_from_table
@@ -127,6 +128,13 @@ def test_the_terms_say_the_unit_and_a_ledger_keeps_it(folder):
         pass
     with pytest.raises(InputError, match=r"unit = 'person'.*'record', fixed when 'north'"):
         open_ledger(place, data, terms(), {})
+    steps = History((Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=6),))
+    place = folder / "persons.ledger"
+    with (
+        open_ledger(place, data, terms(), {}, new=True) as ledger,
+        pytest.raises(InputError, match="covers a person, and steps taken elsewhere"),
+    ):
+        ledger.record("north", "autumn", steps, clip=1.0, delta=1e-6)
 
 
 def _without(key):
