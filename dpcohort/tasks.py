@@ -50,7 +50,8 @@ class Task:
         loss: one of `LOSSES`, or ``module:function`` of the user's, marked
             ``@dpcohort.plugin("loss")``; "" is the usual one.
         names: of the classes or labels, as people call them; () where they are numbers.
-        class_weights: public factors on the loss of each class (or label); () is none.
+        class_weights: public factors on the loss of each class (or label), of which the largest
+            counts as 1, so that none asks for a larger clip; () is none.
         bounds: smallest and largest number to be predicted; public. Targets beyond are cut off.
         delta: where ``huber`` turns from square to straight, in units of the target.
         quantile: which one ``quantile`` aims at.
@@ -198,7 +199,8 @@ class Task:
 
         if is_named_function(self.loss):
             return _own_loss(self.loss)
-        weights = torch.tensor(self.class_weights, device=device) if self.class_weights else None
+        factors = np.array(self.class_weights) / max(self.class_weights, default=1.0)
+        weights = torch.tensor(factors.tolist(), device=device) if factors.size else None
 
         def of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
             weight = None if weights is None else weights.to(outputs)

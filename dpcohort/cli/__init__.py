@@ -171,6 +171,7 @@ tune       Choose rounds, batch, clip, step and η; write the config with them, 
 worth      Say what budgets are worth: accuracy against ε, and who should raise it first.
 train      Train; the ledger is written before every round, so a crash never hides spending.
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
+predict    Predict for the rows of a table: classes by name with probabilities, or numbers.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.

@@ -276,9 +276,69 @@ class TableColumns:
             InputError: a column or its meaning is missing.
         """
         problems: Problems = {}
+        inputs, names = self._inputs(table, self.seen(table), problems)
+        if self.labels:
+            targets: NDArray[Any] = self._classes(table[self.targets[0]], problems)
+        else:
+            columns = [_needed_numbers(one, table[one], problems) for one in self.targets]
+            targets = columns[0] if isinstance(self.label, str) else np.stack(columns, 1)
+        return inputs, targets, names, problems
+
+    def encode_inputs(self, table: Table) -> tuple[NDArray[np.float32], list[str]]:
+        """Inputs of records without a label, and sentences on cells that are not as was stated.
+
+        Raises:
+            InputError: ``features`` are not stated, or one of them is not there.
+
+        Example:
+            >>> columns = TableColumns(label="sick", features=("age",), bounds={"age": (0, 110)},
+            ...     labels=("no", "yes"))
+            >>> columns.encode_inputs({"age": ["55", "200"]})[1]
+            ['age: 1 number is beyond [0, 110]']
+        """
+        if not self.features:
+            raise InputError.because(
+                "data.features names no columns, so the order in which the model saw them is not "
+                "written down. List them there and train again."
+            )
+        for one in self.features:
+            if one not in table:
+                given = ", ".join(map(one_line, list(table)[:20]))
+                step = did_you_mean(one, table)
+                raise InputError("column", given=one, allowed=f"one of {given}", next_step=step)
+        remarks = []
+        for one in self.features:
+            remarks += [
+                f"{one_line(one, 60)}: {told}" for told in self._unexpected(one, table[one])
+            ]
+        return self._inputs(table, self.features, {})[0], remarks
+
+    def _unexpected(self, name: str, cells: Sequence[Any]) -> list[str]:
+        """What cells of a column hold that was not stated, with how many there are."""
+        if name in self.categories:
+            is_other = self._one_hot(name, cells, {})[0][:, -1] == 1
+            unknown = sum(not _is_missing(cell) for cell in compress(cells, is_other))
+            more = "is another value than was listed" if unknown == 1 else "are values not listed"
+            return [f"{counted(unknown, 'cell')} {more}, and counts as other"] if unknown else []
+        problems: Problems = {}
+        values, is_missing = numbers_of(name, cells, problems)
+        low, high = self.bounds[name]
+        beyond = int((~is_missing & ((values < low) | (values > high))).sum())
+        texts = len(problems)
+        found = []
+        if texts:
+            verb = "holds" if texts == 1 else "hold"
+            found.append(f"{counted(texts, 'cell')} {verb} no number and counts as missing")
+        if beyond:
+            verb = "is" if beyond == 1 else "are"
+            found.append(f"{counted(beyond, 'number')} {verb} beyond [{low:g}, {high:g}]")
+        return found
+
+    def _inputs(
+        self, table: Table, seen: Sequence[str], problems: Problems
+    ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
         parts: list[NDArray[np.float32]] = []
         names: list[str] = []
-        seen = self.seen(table)
         wide = len(seen) + sum(len(values) for values in self.categories.values())
         whole_number("numbers of all records", wide * len(table[seen[0]]), at_most=MOST_TABLE_CELLS)
         for one in seen:
@@ -286,12 +346,7 @@ class TableColumns:
             part, called = make(one, table[one], problems)
             parts.append(part)
             names += called
-        if self.labels:
-            targets: NDArray[Any] = self._classes(table[self.targets[0]], problems)
-        else:
-            columns = [_needed_numbers(one, table[one], problems) for one in self.targets]
-            targets = columns[0] if isinstance(self.label, str) else np.stack(columns, 1)
-        return np.concatenate(parts, 1), targets, tuple(names), problems
+        return np.concatenate(parts, 1), tuple(names)
 
     def beyond_bounds(self, table: Table, public: BoolArray, task: Task) -> list[str]:
         """A sentence on numbers of public records that lie beyond their bounds; none if none do.

@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from torch import nn
 
-from dpcohort.data import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.config import load_config
+from dpcohort.data import Dataset, Normalisation, TableColumns, dataset_from_arrays
+from dpcohort.data._tables import columns_of_frame
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, split_features
 from dpcohort.models._each_alone import IsolatedOutputs
+from dpcohort.runs._config_data import data_section, table_columns
+from dpcohort.runs._folder import CONFIG
 from dpcohort.runs._run import Run
+from dpcohort.text_files import is_table
 
 #: Records that go through the network at once.
 _CHUNK = 4096
@@ -44,6 +50,53 @@ def model_outputs(
         parts = [outputs(records[at : at + _CHUNK]) for at in range(0, len(records), _CHUNK)]
     found: NDArray[np.float32] = torch.cat(parts).numpy()
     return found
+
+
+def predicted_table(run: Run, table: Any) -> tuple[dict[str, list[Any]], list[str]]:
+    """Predictions for the rows of a table, and sentences on cells that are not as was stated.
+
+    Args:
+        run: a finished one that was trained on a table; its configuration says what columns mean.
+        table: a DataFrame, or columns by name; it needs neither label nor client.
+
+    Returns:
+        ``prediction`` (the class by its name, or a number; several labels by their own names as 0
+        and 1), and of classes and labels the probability of each.
+
+    Raises:
+        InputError: the run is of no table, or a column is missing.
+    """
+    cells = columns_of_frame(table)
+    inputs, remarks = _columns_of(run).encode_inputs(cells)
+    outputs, task = model_outputs(run, inputs), run.task
+    values = task.predictions(outputs)
+    if task.kind == "multi-label":
+        chances = 1.0 / (1.0 + np.exp(-outputs.astype(np.float64)))
+        found = {task.called(k): values[:, k].tolist() for k in range(task.outputs)}
+    elif task.predicts_classes:
+        chances = softmax(outputs.astype(np.float64), axis=1)
+        found = {"prediction": [task.called(one) for one in values.tolist()]}
+    else:
+        return {"prediction": values.tolist()}, remarks
+    for k in range(task.outputs):
+        found[f"probability of {task.called(k)}"] = chances[:, k].tolist()
+    return found, remarks
+
+
+def _columns_of(run: Run) -> TableColumns:
+    config = None if run.path is None else run.path / CONFIG
+    if config is None or not config.exists():
+        raise InputError.because(
+            "the run has no configuration that says what the columns of a table mean: it was not "
+            "trained from one, or is not saved in a folder. run.predict takes arrays."
+        )
+    loaded = load_config(config)
+    if not is_table(data_section(loaded).name):
+        raise InputError.because(
+            f"the run was trained on {data_section(loaded).name}, which is no table. run.predict "
+            "takes arrays of records."
+        )
+    return table_columns(loaded)
 
 
 def records_for(

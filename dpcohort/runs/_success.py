@@ -23,7 +23,7 @@ from dpcohort.tasks import Task
 
 #: A model whose test loss has grown so much since its best, past the trivial one, diverges.
 _GROWN = 1.2
-_FEW, _MOST = 0.01, 0.99
+_MOST = 0.99
 
 
 def plan_warnings(plan: Plan) -> list[str]:
@@ -143,16 +143,13 @@ def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str
 
 
 def _clipping(share: float | None, plan: Plan) -> list[str]:
-    if share is None or _FEW < share < _MOST:
+    if share is None or share < _MOST:
         return []
-    words = ", so the noise is larger than it need be. Try a smaller training.clip."
-    if share >= _MOST:
-        words = (
-            ": their directions count and their lengths do not. A larger training.clip may serve "
-            "better, with more noise in proportion."
-        )
-    shown, clip = f"{100 * share:.0f} % of the test records", plan.training.clip
-    return [f"{shown} have a gradient longer than the clip ({clip:g}) at the final model{words}"]
+    return [
+        f"{100 * share:.0f} % of the test records have a gradient longer than the clip "
+        f"({plan.training.clip:g}) at the final model: their directions count and their lengths do "
+        "not. A larger training.clip may serve better, with more noise in proportion."
+    ]
 
 
 def task_of(settings: Mapping[str, Any]) -> Task:

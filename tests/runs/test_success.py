@@ -114,12 +114,9 @@ def test_probabilities_worse_than_those_of_a_constant_are_named():
     )
 
 
-def test_clips_that_bind_all_or_nothing_are_named():
-    def words(clip):
-        return " ".join(trained(stays(), plan_of(clip=clip)).judged["warnings"])
-
-    assert "0 % of the test records have a gradient longer than the clip (100)" in words(100.0)
-    assert "100 % of the test records" in words(1e-5)
+def test_a_clip_that_binds_all_is_named():
+    warnings = trained(stays(), plan_of(clip=1e-5)).judged["warnings"]
+    assert any("100 % of the test records have a gradient longer than" in one for one in warnings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
