@@ -188,6 +188,7 @@ def tune_charged(
             f"a trial of {data.task.kind} has no charged score: say that the test records are "
             "public with --public test, or take --source none."
         )
+    data = replace(data, test_public=public_test)
     if not public_test:
         data, rest, given["partition"] = held_out_within(config, data, _HELD_OUT)
         held = population.sizes - rest.sizes

@@ -145,6 +145,12 @@ def test_nothing_is_spent_before_it_is_written_down(config, monkeypatch):
         tune_charged(config, before_spending=stop, **SMALL)
 
 
+def test_test_records_that_are_called_public_score_private_trials(table_config):
+    private = table_config.with_overrides(["run.simulate="])
+    found = tune_charged(private, public_test=True, trials=1.1, most_rounds=1)
+    assert found.charge.private
+
+
 def test_a_budget_too_small_for_a_choice_is_named(config):
     tiny = config.with_overrides(["population.epsilon=1e-4"])
     with pytest.raises(BudgetExceededError, match=r"client-00.*too little"):
