@@ -124,8 +124,8 @@ class Simulation:
             )
         if config.contract.unit.name != "record":
             raise InputError.because(
-                f"privacy.unit = '{config.contract.unit}' is not for schemes: each has a unit of its "
-                "own, see docs/research/schemes.md. Compare them on records (--set "
+                f"privacy.unit = '{config.contract.unit}' is not for schemes: each has its own "
+                "unit, see docs/research/schemes.md. Compare them on records (--set "
                 "privacy.unit=record does)."
             )
         return cls(configured_job(config, data=data, shift=shift, device="cpu"))
