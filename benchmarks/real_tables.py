@@ -18,6 +18,19 @@ of ``docs/research/personalise.md``, and a list of budgets for each, ε from U(0
 client's result with the common model, with one that it makes alone without noise, and with its
 personal one, and what it gains.
 
+``persons CONFIG...`` prints what it costs to protect persons with all their records in place of
+single records: both units on the same test persons. Its tables are of ``diabetes``: 101,766
+encounters of 71,518 patients (UCI, doi 10.24432/C5230J), clients by medical specialty; and of
+``visits``, which ``write`` makes: the RAND health insurance experiment, 5,912 persons of six sites.
+
+    python benchmarks/real_tables.py diabetes dataset_diabetes.zip .
+    dpcohort new diabetes.toml --from diabetes.csv --label readmitted --client medical_specialty \
+        --clients diabetes-clients.csv --public --category admission_type_id \
+        --category discharge_disposition_id --category admission_source_id
+    dpcohort new visits.toml --from visits.csv --label mdvis --task counts --client site \
+        --person zper --clients visits-clients.csv --public
+    python benchmarks/real_tables.py persons diabetes.toml visits.toml -o FOLDER
+
 ``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
 that of ``docs/research/personalise.md``, from those of ``personal -o FOLDER/personal``.
 
@@ -30,6 +43,8 @@ any record was looked at.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import lzma
 import math
@@ -37,6 +52,8 @@ import pickle
 import sys
 import time
 import warnings
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,6 +125,13 @@ _MULTILEVEL = {
 }
 #: Clients that train alone share settings in so many groups, by their size times epsilon.
 _GROUPS = 5
+#: Of RandHIE (the RAND health insurance experiment): a person's year, its visits to a doctor, the
+#: plan, and what is known of the person. Several years of one person are several records.
+_VISITS = (
+    *("site", "zper", "mdvis", "coins", "mdeoff", "tookphys", "year", "time", "black", "income"),
+    *("xage", "female", "educdec", "num", "mhi", "disea", "physlm", "child", "fchild"),
+    *("hlthg", "hlthf", "hlthp"),
+)
 #: How often clients and seeds are drawn anew for an interval.
 _DRAWS = 2000
 #: States with fewer records are left out.
@@ -160,6 +184,7 @@ def write(source: Path, out: Path) -> None:
             name: (frame(of)[[*columns]].rename(columns={"d": "lecturer"}), client)
             for name, (of, client, columns) in _MULTILEVEL.items()
         },
+        "visits": (frame("RandHIE")[[*_VISITS]], "site"),
     }
     for name, (table, client) in tables.items():
         owners = table[client].astype(str)
@@ -171,6 +196,45 @@ def write(source: Path, out: Path) -> None:
         text = "\n".join(["id,epsilon,delta", *lines])
         (out / f"{name}-clients.csv").write_text(text + "\n")
         print(f"{out / name}.csv: {len(kept):,} records of {len(states)} {client}s")
+
+
+#: Of the diabetes table: what is known at discharge, and whether the patient came back.
+_DIABETES = (
+    *("patient_nbr", "medical_specialty", "race", "gender", "age", "admission_type_id"),
+    *("discharge_disposition_id", "admission_source_id", "time_in_hospital", "num_lab_procedures"),
+    *("num_procedures", "num_medications", "number_outpatient", "number_emergency"),
+    *("number_inpatient", "number_diagnoses", "max_glu_serum", "A1Cresult", "insulin", "metformin"),
+    *("change", "diabetesMed", "readmitted"),
+)
+#: Specialties with fewer encounters are left out.
+_SMALLEST_SPECIALTY = 100
+
+
+def write_diabetes(source: Path, out: Path) -> None:
+    """Write the encounters of one zip file as a CSV file, and a list of budgets."""
+    with zipfile.ZipFile(source) as archive:
+        text = io.TextIOWrapper(archive.open("dataset_diabetes/diabetic_data.csv"), "utf-8")
+        rows = [{name: row[name] for name in _DIABETES} for row in csv.DictReader(text)]
+    for row in rows:
+        row["medical_specialty"] = row["medical_specialty"].replace("?", "not said")
+        row["readmitted"] = "no" if row["readmitted"] == "NO" else "yes"
+        row["age"] = row["age"].strip("[)").partition("-")[0]
+    sizes = Counter(row["medical_specialty"] for row in rows)
+    names = sorted(name for name, size in sizes.items() if size >= _SMALLEST_SPECIALTY)
+    budgets = np.random.default_rng(0).uniform(0.05, 1.0, len(names))
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "diabetes.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _DIABETES)
+        writer.writeheader()
+        kept = [row for row in rows if row["medical_specialty"] in names]
+        writer.writerows(kept)
+    with open(out / "diabetes-clients.csv", "w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["id", "epsilon", "delta"])
+        lines.writerows([name, f"{e:.2f}", "1e-5"] for name, e in zip(names, budgets, strict=True))
+    people = len({row["patient_nbr"] for row in kept})
+    facts = f"{len(kept):,} encounters of {people:,} patients, {len(names)} clients"
+    print(f"{out / 'diabetes.csv'}: {facts}")
 
 
 @dataclass(frozen=True)
@@ -499,6 +563,32 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
 _PAGE = {"heart-disease": "accuracy, %", "loans": "R², %", "votes": "accuracy, %"}
 
 
+#: Rows of `persons`: what is protected, and who adds the noise.
+_UNITS = [(unit, trust) for trust in ("local", "distributed") for unit in ("record", "person")]
+
+
+def persons(config: Config, effort: Effort) -> dict[str, Any]:
+    """Results of both units on the same test persons, each with settings of its own."""
+    rows: dict[str, Any] = {}
+    for unit, trust in _UNITS:
+        own = config.with_overrides([f"privacy.unit={unit}", f"privacy.trust={trust}"])
+        measured: list[dict[str, Any]] = []
+        settings: list[str] = []
+        for seed in range(effort.seeds):
+            data = configured_data(own.with_overrides([f"data.seed={seed}"]))
+            population = configured_population(own, data)
+            settings = settings or settings_for(own, data, population, effort)
+            split = Split(data, np.array(()))
+            outputs = outputs_of(own.with_overrides(settings), split, population, seed)
+            measured.append(measure(data.task, outputs, data.test_labels))
+        names = [name for name in ("auc", "accuracy", "r2") if name in measured[0]]
+        rows[f"{unit}, {trust} noise"] = {
+            **{name: [round(100 * one[name], 3) for one in measured] for name in names},
+            "settings": settings,
+        }
+    return {"name": Path(config.values["data"]["name"]).stem, "rows": rows}
+
+
 def markdown(folder: Path) -> str:
     """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
     there = [name for name in _PAGE if (folder / f"{name}.json").exists()]
@@ -573,7 +663,19 @@ def main() -> None:
     owning.add_argument("configs", nargs="+", type=Path)
     owning.add_argument("--seeds", type=int, default=5)
     owning.add_argument("-o", "--out", type=Path)
+    cutting = commands.add_parser("diabetes", help="Write the diabetes table and its budgets.")
+    cutting.add_argument("source", type=Path, help="dataset_diabetes.zip")
+    cutting.add_argument("out", type=Path)
+    protecting = commands.add_parser("persons", help="Print what it costs to protect persons.")
+    protecting.add_argument("configs", nargs="+", type=Path)
+    protecting.add_argument("--seeds", type=int, default=5)
+    protecting.add_argument("--repetitions", type=int, default=1)
+    protecting.add_argument("--rounds", type=int, default=30)
+    protecting.add_argument("-o", "--out", type=Path)
     given = parser.parse_args()
+    if given.command == "diabetes":
+        write_diabetes(given.source, given.out)
+        return
     if given.command == "write":
         write(given.source, given.out)
         return
@@ -601,6 +703,14 @@ def main() -> None:
             text = json.dumps({"seeds": given.seeds, **found}, indent=1)
             (given.out / f"{found['name']}.json").write_text(text + "\n")
 
+    for path in given.configs if given.command == "persons" else ():
+        found = persons(load_config(path), effort)
+        keep(found)
+        for row, values in found["rows"].items():
+            cells = [f"{k} {shown(v)}" for k, v in values.items() if k != "settings"]
+            print(f"  {found['name']}, {row:<28}{'   '.join(cells)}", flush=True)
+    if given.command == "persons":
+        return
     for path in given.configs:
         began = time.monotonic()
         found = compared(load_config(path), effort)

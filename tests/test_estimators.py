@@ -135,3 +135,19 @@ def test_a_regressor_needs_bounds_of_what_it_predicts(hospitals):
         DPFederatedRegressor(**PUBLIC).fit(inputs, score)
     with pytest.raises(InputError, match="for simulations"):
         DPFederatedRegressor(target_bounds="from-data", **PUBLIC).fit(inputs, score)
+
+
+def test_persons_of_an_estimator_are_protected_with_all_their_records():
+    rng = np.random.default_rng(0)
+    X, who = rng.uniform(0, 10, (400, 3)), np.repeat(np.arange(100), 4)  # noqa: N806
+    y, ward = np.where(X[:, 0] > X[:, 1], "up", "down"), np.where(who < 50, "a", "b")
+    model = DPFederatedClassifier(
+        classes=["down", "up"], bounds=(0, 10), epsilon=8.0, rounds=4, rows_per_person=3
+    )
+    model.fit(X, y, groups=ward, persons=who)
+    plan = model.run_.plan
+    assert (plan.contract.unit.name, plan.population.sizes.tolist()) == ("person", [50, 50])
+    with pytest.raises(InputError, match="shape of persons"):
+        model.fit(X, y, groups=ward, persons=who[:-1])
+    with pytest.raises(InputError, match="different in every row"):
+        model.fit(X, y, persons=np.arange(400))

@@ -24,6 +24,7 @@ import hashlib
 import inspect
 import multiprocessing
 import os
+import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -744,7 +745,11 @@ class StepUnderTest:
 
 
 def step_by_name(
-    name: str, *, returns: Literal["mean", "sum"] = "mean", draws_batches: bool = True
+    name: str,
+    *,
+    returns: Literal["mean", "sum"] = "mean",
+    draws_batches: bool = True,
+    persons: bool = False,
 ) -> StepUnderTest:
     """The training behind ``module:function``, in either of the two forms.
 
@@ -752,6 +757,7 @@ def step_by_name(
         name: ``module:function``; modules in the current folder are found too.
         returns: for a plain step, see :class:`StepUnderTest`.
         draws_batches: for a plain step.
+        persons: whether a plain step must take ``persons``, whose each row is.
 
     Raises:
         InputError: there is no such function, or it has neither form; later, from the training
@@ -759,12 +765,17 @@ def step_by_name(
     """
     function = named_function("--step", name, example="my_project.training:noisy_step")
     try:
-        accepted = set(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        accepted = set()
+        parameters = types.MappingProxyType({})
+    accepted = set(parameters)
     if not accepted & {"cohorts", "rng_seed"}:
         raise InputError("--step", given=name, allowed=f"a function of one of two forms: {_FORMS}")
     whole = "cohorts" in accepted
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    if persons and not (whole or takes_all or "persons" in accepted):
+        allowed = "a function that takes persons=, an array that says whose each row is"
+        raise InputError("--step", given=name, allowed=allowed)
     return StepUnderTest(
         function, returns=returns, draws_batches=draws_batches, name=name, whole=whole
     )

@@ -131,7 +131,10 @@ def audit(
         subjects = _own_trainings(device, only, persons=rows > 1, full=full)
     else:
         training = step_by_name(
-            step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
+            step,
+            returns="sum" if returns == "sum" else "mean",
+            draws_batches=sampler != "none",
+            persons=rows > 1,
         )
         subjects = {step: (lambda: training, not simulation, suite.FULL_NORMALS // 4)}
     audited: dict[str, list[Finding]] = {}

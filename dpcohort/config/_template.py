@@ -142,12 +142,17 @@ def table_config(
         test_public=str(public).lower(),
         public="public = true" if public else "# public = true",
         shown="# " if public else "",
+        person=_PERSON if person is None else "",
         origin=origin,
         bounds=_open(bounds, "smallest and largest, such as [0, 110]"),
         categories=_open(categories, 'such as ["no", "yes"]'),
         task=task,
         execution=execution[execution.index("[model]") :].rstrip("\n"),
     )
+
+
+_PERSON = """# person = "patient_id"       # whose a row is: all rows of one are protected together
+"""
 
 
 def _commented(values: Mapping[str, Any], said: Mapping[str, str]) -> str:

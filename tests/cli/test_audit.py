@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-import dpcohort.audit
 from dpcohort.audit import Finding, Isolation
 from dpcohort.audit import _suite as suite
 from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
+from dpcohort.cli import _audit as audit_command
 
 STEP = """
 import numpy as np
@@ -95,6 +95,11 @@ def test_persons_are_audited_where_a_training_knows_them(terminal, told):
     assert "batched, reference, distributed, simulation" in terminal.errors
 
 
+def test_a_step_over_persons_is_told_whose_rows_are(terminal, module):
+    terminal("audit", "--unit", "person", "--step", f"{module}:step", code=2)
+    assert "takes persons=" in terminal.errors
+
+
 def test_one_refuted_claim_is_enough(terminal, told):
     told["refuse"] = {"simulation"}
     found = json.loads(terminal("audit", "--json", code=1))
@@ -116,7 +121,7 @@ def test_models_and_losses_of_others(terminal, monkeypatch):
         on_case(found[0])
         return found
 
-    monkeypatch.setattr(dpcohort.audit, "isolation", isolation)
+    monkeypatch.setattr(audit_command, "isolation", isolation)
     shown = terminal("audit", "--adversarial")
     assert "no bound broken" in shown
     assert "1 of 2" in shown

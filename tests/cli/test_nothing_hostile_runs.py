@@ -163,7 +163,9 @@ FILES = {
     **dict.fromkeys(("run", "after"), ("run",)),
     **dict.fromkeys(("config",), ("config",)),
     **dict.fromkeys(("plan", "worth"), ("plan",)),
-    **dict.fromkeys(("clients", "counter", "ledger", "public", "test", "example"), ("data",)),
+    **dict.fromkeys(
+        ("clients", "counter", "ledger", "public", "test", "example", "table"), ("data",)
+    ),
     **dict.fromkeys(("certificate", "key", "authority"), ("data",)),
     **dict.fromkeys(("name", "data"), ("data", "config")),
     **dict.fromkeys(("terms", "members"), ("terms",)),
@@ -178,7 +180,7 @@ VALUES = {
     **dict.fromkeys(("terms",), "terms-name-hostile_marker.toml"),
     **dict.fromkeys(("path", "ledger"), "some.ledger"),
     **dict.fromkeys(("client", "dataset"), "client-0"),
-    **dict.fromkeys(("certificate", "key", "authority"), "evil.pt"),
+    **dict.fromkeys(("certificate", "key", "authority", "table"), "evil.pt"),
     "setting": "eta", "superlink": "127.0.0.1:1", "name": "cifar10", "ranges": "x=0:1",
     "epsilon": "1", "delta": "1e-6", "guard": "g.sock", "folder": None,
 }  # fmt: skip

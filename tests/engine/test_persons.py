@@ -39,8 +39,11 @@ def zeros(size: int) -> bytes:
 def moved(engine: Any, plan: Any, model: nn.Module, records: ClientRecords, **given: Any) -> Tensor:
     """What one round took off the parameters."""
     streams, loss = given.pop("streams"), given.pop("loss", cross_entropy)
+    path = given.pop("path", None)
     experiment = Experiment(plan=plan, records=records, optimiser=STEP, streams=streams, **given)
     trained = engine(model, [experiment], loss=loss)
+    if path is not None and isinstance(trained, BatchedEngine):
+        assert trained.networks[0].path.kind == path
     (state,) = trained.initial_states()
     start = state.parameters.clone()
     for _ in trained.rounds([state]):
@@ -78,7 +81,7 @@ def test_every_path_clips_the_gradient_of_all_rows_of_a_person(
     for engine, streams in itertools.product(
         ENGINES.values(), (Streams.seeded(1), Streams(None, zeros))
     ):
-        found = moved(engine, plan, model, records, streams=streams)
+        found = moved(engine, plan, model, records, streams=streams, path=network.path)
         assert float((found - wanted).norm() / wanted.norm()) < 2e-4, (engine, streams.seed)
 
 

@@ -90,9 +90,13 @@ def test_persons_are_the_size_of_a_client_and_nobody_is_on_both_sides(config, vi
     assert sum(job.plan.population.sizes) < len(both) < len(visits["ward"])
     rows = data.persons.rows
     assert rows.shape == (len(data), 5)
-    features = {tuple(row) for row in data.test_inputs.tolist()}
-    there = {tuple(row) for row in data.train_inputs.tolist()}
-    assert not features & there
+    doses = ((2 * np.array(visits["dose"]) - 10) / 10).astype(np.float32).tolist()
+    whose = dict(zip(doses, visits["patient_nbr"], strict=True))
+    sides = [
+        {whose[row[1]] for row in rows.tolist()} for rows in (data.train_inputs, data.test_inputs)
+    ]
+    assert sides[0]
+    assert not sides[0] & sides[1]
     assert data.input_shape == (2,)
     # Whole persons, each with one client, and batches of so many persons.
     for k, name in enumerate(job.plan.population.ids):

@@ -340,8 +340,13 @@ class PrivacyMod:
         if cap is None:
             raise RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
         accepted = ledger.accepted(name).get(run)  # one that is not is the handler's to refuse
-        if accepted is not None and self.unit == "client":
-            with within_terms():
+        with within_terms():
+            if cap.unit != "record" and self.unit == "record":
+                raise InputError.because(
+                    f"its ledger's cap covers a {cap.unit}, and a mod protects records or whole "
+                    "clients: persons need a guard (dpcohort flower init), or PrivacyMod()."
+                )
+            if accepted is not None and self.unit == "client":
                 check_whole(accepted)
         said = cap.model_dump(include={"neighbours", "across_runs", "per"})
         said |= {"lifetime_epsilon": cap.epsilon, "lifetime_delta": cap.delta}

@@ -228,7 +228,8 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             The receipt of the data set with these steps in it.
 
         Raises:
-            InputError: no such data set, no steps, or something else has that name.
+            InputError: no such data set or one whose cap is not for records, no steps, or something
+                else has that name.
 
         Example:
             >>> import tempfile
@@ -244,6 +245,12 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
         events = [event for event in history.events if event.steps > 0]
         if not events:
             raise InputError("history", given="no steps", allowed="at least one step")
+        if (cap := self.cap(dataset)) is not None and cap.unit != "record":
+            raise InputError.because(
+                f"the cap of {dataset!r} covers a {cap.unit}, and steps taken elsewhere count "
+                "for records: they have no total. Nothing was counted; keep these steps under a "
+                "name of their own, with a cap for records."
+            )
         one = len(events) == 1
         for position, event in enumerate(events, start=1):
             name = run if one else f"{run}.{position}"

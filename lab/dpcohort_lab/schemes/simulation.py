@@ -115,12 +115,18 @@ class Simulation:
             shift: added to the seed.
 
         Raises:
-            InputError: its trust is distributed.
+            InputError: its trust is distributed, or its unit is not the record.
         """
         if config.contract.is_distributed:
             raise InputError.because(
                 "privacy.trust = 'distributed' is not for schemes: each has an observer of its "
                 "own, see docs/research/schemes.md. Leave it out (--set privacy.trust=local does)."
+            )
+        if config.contract.unit.name != "record":
+            raise InputError.because(
+                f"privacy.unit = '{config.contract.unit}' is not for schemes: each has its own "
+                "unit, see docs/research/schemes.md. Compare them on records (--set "
+                "privacy.unit=record does)."
             )
         return cls(configured_job(config, data=data, shift=shift, device="cpu"))
 

@@ -59,7 +59,13 @@ def test_a_private_job_is_refused():
         Simulation(job)
 
 
-def test_distributed_trust_is_refused():
-    distributed = small_config().with_overrides(["privacy.trust=distributed"])
-    with pytest.raises(InputError, match=r"privacy\.trust=local does"):
-        Simulation.of(distributed)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("privacy.trust=distributed", r"privacy\.trust=local does"),
+        ("privacy.unit=person", r"privacy\.unit=record does"),
+    ],
+)
+def test_another_trust_or_unit_is_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        Simulation.of(small_config().with_overrides([change]))

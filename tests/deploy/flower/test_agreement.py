@@ -28,6 +28,7 @@ def test_terms_that_cover_the_plan_are_agreed(small, fakes):
     ("says", "words"),
     [
         ({"records": 399}, "399 records, the plan is for 400: other data"),
+        ({"persons": {"rows_per_person": 5}}, "a person is the unit of its terms, and a record"),
         ({"model": "other"}, "allows another model than logistic"),
         ({"layout": "theirs"}, "other parameters"),
         ({"dimension": 7}, "other parameters"),

@@ -6,12 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort.accounting import Event, History
 from dpcohort.accounting._samplers import sampler_of
 from dpcohort.adaptive import ReportTerms
 from dpcohort.data import PersonTerms, dataset_from_table
 from dpcohort.deploy.guard import GuardTerms, ModelTerms
 from dpcohort.deploy.guard._files import GuardedData, guarded_data
-from dpcohort.deploy.guard._start import terms_in_words
+from dpcohort.deploy.guard._start import open_ledger, terms_in_words
 from dpcohort.deploy.guard._terms import TableTerms
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.engine import Lattice
@@ -115,12 +116,25 @@ def test_forty_rows_of_one_person_move_an_update_and_a_report_as_one(person_rows
     assert abs(here[2] - there[2]).max() * 10 <= 4.0 + 1e-6
 
 
-def test_the_terms_say_the_unit_and_a_ledger_keeps_it(folder, tmp_path):
+def test_the_terms_say_the_unit_and_a_ledger_keeps_it(folder):
     words = terms_in_words(terms(persons={"rows_per_person": 3}), 600)
     assert "600 persons may spend" in words[0]
     assert any("3 are used at most" in line and "clipped as one" in line for line in words)
     assert terms().cap().unit == "person"
     assert terms(persons=None).cap().unit == "record"
+    data = GuardedData(np.zeros((4, 2), np.float32), np.arange(4) % 2, "0" * 64)
+    place = folder / "north.ledger"
+    with open_ledger(place, data, terms(persons=None), {}, new=True):
+        pass
+    with pytest.raises(InputError, match=r"unit = 'person'.*'record', fixed when 'north'"):
+        open_ledger(place, data, terms(), {})
+    steps = History((Event.of(noise_multiplier=2.0, sampling_rate=0.1, steps=6),))
+    place = folder / "persons.ledger"
+    with (
+        open_ledger(place, data, terms(), {}, new=True) as ledger,
+        pytest.raises(InputError, match="covers a person, and steps taken elsewhere"),
+    ):
+        ledger.record("north", "autumn", steps, clip=1.0, delta=1e-6)
 
 
 def _without(key):
