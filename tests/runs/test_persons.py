@@ -230,7 +230,7 @@ def test_an_estimate_of_bounds_counts_a_person_once(config, tmp_path, visits):
         out = tmp_path / unit / "bounds.json"
         out.parent.mkdir()
         said = ["--range", "dose=0:100", "-o", str(out), "--set", f"privacy.unit={unit}"]
-        assert main(["data", "bounds", str(read.path), *said]) == 0
+        assert main(["data", "bounds", str(read.path), *said, "--simulate", "0"]) == 0
         found[unit] = json.loads(out.read_text())
     ends = {unit: estimate["result"]["bounds"]["dose"][1] for unit, estimate in found.items()}
     assert ends["person"] < 20 < 90 < ends["record"]
