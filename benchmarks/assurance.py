@@ -112,7 +112,8 @@ FRAME = (
         "persons",
         "One person with 40 rows counts as one record.",
         "The attacks on sensitivity, membership, sampling and ε by rows that add up to a record's "
-        "gradient; an engine that clips rows moves a sum by 40 C.",
+        "gradient, are averaged, cancel, or of which one is not finite; an engine that clips rows "
+        "moves a sum by 40 C, such a guard by 5 C for 5 rows.",
         "Opacus clips rows [1]; jax-privacy can draw and clip by user [6].",
     ),
     Topic(

@@ -6,6 +6,7 @@
     python benchmarks/third_party_models.py                       # Opacus and Flower
     python benchmarks/third_party_models.py --ours                # and dpcohort; minutes
     python benchmarks/third_party_models.py --ours --record       # and into results/assurance
+    python benchmarks/third_party_models.py --ours --unit person  # of ours, persons alone
 
 Opacus is asked by its own ``PrivacyEngine.make_private``, which validates the module, and then
 measured: gradients of single records by its ``GradSampleModule``, clipped and added up by its
@@ -127,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print what came of it; see the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ours", action="store_true", help="dpcohort as well")
+    parser.add_argument("--unit", choices=["record", "person"], help="of ours, this one alone")
     parser.add_argument("--full", action="store_true", help="many trials of each model, of ours")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--record", action="store_true", help="write results/assurance")
@@ -150,7 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"NVFLARE 2.9.0: no check, all {len(EVERY)} accepted (read: its filters take weights only)"
     )
     print("\n".join(told.values()), flush=True)
-    ours: dict[int, list[str]] = {1: [], PERSON_ROWS: []}
+    units = {"record": 1, "person": PERSON_ROWS}
+    ours: dict[int, list[str]] = {
+        rows: [] for unit, rows in units.items() if given.unit in (None, unit)
+    }
     for rows, place in product(ours, MODEL_PLACES if given.ours else ()):
         here = given.device == "cpu" or not place.startswith("guard")
         if here and (rows == 1 or place in PERSON_PLACES):
@@ -160,13 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ours[rows].append(f"{place}: {summed_up(found)}")
             print(f"{rows} rows, {ours[rows][-1]}", flush=True)
     if given.record:
-        record(ours, list(told.values()), device=given.device)
+        options = f"--device {given.device}" + (f" --unit {given.unit}" if given.unit else "")
+        record(ours, list(told.values()), device=given.device, options=options)
 
 
-def record(ours: dict[int, list[str]], peers: Sequence[str], *, device: str) -> None:
+def record(ours: dict[int, list[str]], peers: Sequence[str], *, device: str, options: str) -> None:
     """Write the rows of docs/reference/assurance.md."""
     assurance = importlib.import_module("assurance")
-    command = f"python benchmarks/third_party_models.py --ours --device {device} --record"
+    command = f"python benchmarks/third_party_models.py --ours {options} --record"
     tries = f"{len(MODELS)} modules and {len(LOSSES)} losses"
     common = {"tries": tries, "test": TEST, "command": command, "attack": ATTACK}
     for rows, results in ours.items():
