@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort._validate import FloatArray, IntArray, choice, number, whole_number
 from dpcohort.accounting._sampler import SENSITIVITY, Sampler
 from dpcohort.accounting._samplers import sampler_of
+from dpcohort.accounting._unit import PersonRows
 from dpcohort.limits import MOST_PERSON_ROWS
+
+#: What the rows of the first person are beside equal parts of its gradient.
+Unequal = Literal["", "which cancel", "one of them not finite"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,9 @@ class Claim:
             tail, and nothing in the last bits. A simulation does not.
         rows: above 1, what is protected and drawn is a person with that many rows, whose gradients
             are added up before they are clipped; at 1, a record.
+        person_rows: whether they are added (``sum``) or averaged (``mean``).
+        unequal: how the rows of the first person differ: one is 1000 C long and ``which cancel`` it
+            are all others; or one is not a number.
 
     Example:
         >>> Claim(sampler="poisson").sensitivity
@@ -44,12 +51,17 @@ class Claim:
     noise_multiplier: float = 1.0
     private: bool = False
     rows: int = 1
+    person_rows: PersonRows = "sum"
+    unequal: Unequal = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampler", sampler_of(self.sampler))
         number("clip", self.clip, above=0)
         number("noise_multiplier", self.noise_multiplier, at_least=0)
-        whole_number("rows", self.rows, at_least=1, at_most=MOST_PERSON_ROWS)
+        least = 2 if self.unequal else 1
+        whole_number("rows", self.rows, at_least=least, at_most=MOST_PERSON_ROWS)
+        choice("person_rows", self.person_rows, get_args(PersonRows))
+        choice("unequal", self.unequal, get_args(Unequal))
 
     @property
     def sensitivity(self) -> float:
@@ -87,8 +99,8 @@ class PrivateTraining(Protocol):
         """Updates [rounds, draws, D] of every draw, in units of the step size.
 
         Args:
-            gradients: [units, D] raw gradients of the records every client holds; of persons, the
-                sums of their rows', which :func:`rows_of_persons` gives.
+            gradients: [units, D] raw gradients of the records every client holds; of persons, what
+                their rows' make up, which :func:`rows_of_persons` gives.
             claim: sampler, clip and noise to use.
             batch_size: the public denominator B; the sampling rate is B / units.
             seed: the seed of all batches and noise; a deployment has none and ignores it.
@@ -120,20 +132,29 @@ class Finding:
         return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"
 
 
-def rows_of_persons(gradients: FloatArray, most: int) -> tuple[FloatArray, IntArray]:
-    """Rows whose gradients add up to those of each person, and whose each of them is.
+def rows_of_persons(gradients: FloatArray, claim: Claim) -> tuple[FloatArray, IntArray]:
+    """Rows whose gradients make up those of each person, and whose each of them is.
 
     Every fourth person has a single row; that of others is the same in all their rows, so that
-    none of them is long enough to be clipped where their sum is just too long.
+    none of them is long enough to be clipped where their sum is just too long; but for what the
+    claim says of the first person.
 
     Example:
-        >>> rows, persons = rows_of_persons(np.ones((2, 3)), 2)
+        >>> rows, persons = rows_of_persons(np.ones((2, 3)), Claim(sampler="poisson", rows=2))
         >>> rows.tolist(), persons.tolist()
         ([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]], [0, 0, 1, 1])
     """
-    counts = np.where(np.arange(len(gradients)) % 4 == 3, 1, most)
+    counts = np.where(np.arange(len(gradients)) % 4 == 3, 1, claim.rows)
     persons = np.repeat(np.arange(len(gradients)), counts)
-    return gradients[persons] / counts[persons, None], persons
+    rows = gradients[persons]
+    if claim.person_rows == "sum":
+        rows = rows / counts[persons, None]
+    if claim.unequal == "which cancel":
+        rows[0, 0] += 1e3 * claim.clip
+        rows[1 : claim.rows, 0] -= 1e3 * claim.clip / (claim.rows - 1)
+    elif claim.unequal:
+        rows[0] = np.nan
+    return rows, persons
 
 
 def updates_of(

@@ -6,8 +6,8 @@ and the bound is certain: C / B if a record is replaced by nothing, 2 C / B if b
 seed repeats the noise it cancels exactly, no chance is involved, and so no false alarm. Elsewhere
 the noise is made small (z = 2^-16), all records take part in every step, and the bound is raised
 by what noise of that size can add. Records are large and small, just above C, not finite, so large
-or so small that their square is out of range; and models are hostile, where the training lets one
-choose them.
+or so small that their square is out of range; persons have rows that cancel, or one that is not
+finite; and models are hostile, where the training lets one choose them.
 
 **J, erasure.** A membership attack: many records that agree, and one that may be able to take them
 all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import stats
@@ -39,6 +39,7 @@ from dpcohort.audit._claims import (
     Claim,
     Finding,
     PrivateTraining,
+    Unequal,
     repeats,
     updates_of,
 )
@@ -360,6 +361,20 @@ def _influences(
         for kind, record in (kinds | {"1000 C": 1e3 * row}).items():
             with_row = _updates(model, tight, company, record, seed, _BATCH, 1)
             yield _gap(with_row, without) * _BATCH / clip, f"{kind}, C = {clip:g}{name}", False
+    company = np.stack([_direction(rng) for _ in range(_BATCH)]) * claim.clip
+    sizes = {"": 1e3, **dict.fromkeys(get_args(Unequal)[1:], 0.3)}
+    ways = getattr(training, "person_rows", [claim.person_rows]) if claim.rows > 1 else ()
+    for way, (unequal, size) in product(ways, sizes.items()):
+        row = _direction(rng) * size * claim.clip
+        with_row, without = (
+            _updates(training, each, company, record, seed, _BATCH, 1)
+            for each, record in (
+                (replace(claim, person_rows=way, unequal=unequal), row),
+                (replace(claim, person_rows=way), np.zeros(_DIMENSION)),
+            )
+        )
+        what = f"{size:g} C, the {way} of rows {unequal}".rstrip()
+        yield _gap(with_row, without) * _BATCH / claim.clip, what, False
 
 
 def _attacks(

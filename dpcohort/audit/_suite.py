@@ -79,7 +79,7 @@ def audit_training(
         yield one_run(training, claim, canaries=2000 if full else 500, **common)
         if getattr(training, "distributed", False):
             plan = example_plan(claim.sampler, claim.clip)
-            sums = partial(training.sums, rows=claim.rows)  # type: ignore[attr-defined]
+            sums = partial(training.sums, unit=claim)  # type: ignore[attr-defined]
             yield masked_sum(sums, plan, **common)
 
     findings = []

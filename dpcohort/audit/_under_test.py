@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting import Contract
 from dpcohort.accounting._distributed import NoiseShares
 from dpcohort.accounting._samplers import sampler_of
+from dpcohort.accounting._unit import PersonRows
 from dpcohort.adaptive import ReportTerms
 from dpcohort.aggregation import Mean
 from dpcohort.audit._adversarial_models import CLASSES, WIDTH, Adversary, forget
@@ -81,6 +82,7 @@ HOSTILE = (
 _WEIGHT = 0.5  # of a distributed client under test; powers of two scale floats exactly
 _COMPANY = (0.25,)  # what records of its company may do, against its own
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
+_PERSON_ROWS: tuple[PersonRows, ...] = ("sum", "mean")
 
 
 def step_plan(
@@ -194,6 +196,9 @@ class EngineUnderTest:
     dtype: torch.dtype = torch.float64
     hostility: str | None = None
 
+    #: What can be done with the rows of persons.
+    person_rows: ClassVar = _PERSON_ROWS
+
     def __post_init__(self) -> None:
         choice("kind", self.kind, ["reference", "batched"])
         if self.hostility is not None:
@@ -224,7 +229,7 @@ class EngineUnderTest:
             )
             company = [np.zeros((1, dimension))] * len(_COMPANY)
             held = [gradients] * (int(cohorts.max()) + 1) + company
-            sums = self.sums(distributed, held, seed=seed, rows=claim.rows) / _WEIGHT
+            sums = self.sums(distributed, held, seed=seed, unit=claim) / _WEIGHT
             steps_of_draws = sums.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
         plan = step_plan(
@@ -233,7 +238,7 @@ class EngineUnderTest:
         clients = plan.population.sizes.size
         whose = {"indices": np.tile(np.arange(size), clients)}
         whose["offsets"] = np.arange(clients + 1) * size
-        return self._released(plan, gradients, whose, seed, claim.rows)
+        return self._released(plan, gradients, whose, seed, claim)
 
     def sums(
         self,
@@ -241,7 +246,7 @@ class EngineUnderTest:
         gradients: Sequence[FloatArray],
         *,
         seed: int,
-        rows: int = 1,
+        unit: Claim | None = None,
     ) -> FloatArray:
         """What the server learns in each round of a claim with distributed noise, [rounds, D].
 
@@ -249,22 +254,27 @@ class EngineUnderTest:
             claim: cohorts, weights, shares.
             gradients: raw gradients [units, D] of each client.
             seed: of batches and noise, in a simulation.
-            rows: of each person, see :class:`Claim`.
+            unit: what it says of persons; None for records.
         """
         units, whose = stacked(gradients)
-        means = self._released(claim, units, whose, seed, rows)[:, 0]
+        means = self._released(claim, units, whose, seed, unit)[:, 0]
         return np.asarray(means * claim.schedule.cohorts.shape[1])
 
     def _released(
-        self, plan: Any, gradients: FloatArray, whose: dict[str, Any], seed: int, rows: int
+        self,
+        plan: Any,
+        gradients: FloatArray,
+        whose: dict[str, Any],
+        seed: int,
+        unit: Claim | None,
     ) -> FloatArray:
         """What the server is given in each round: [rounds, draws, D], or of means [rounds, 1, D].
 
         The model stays where it is, so that nothing is rounded on the way to an update.
         """
-        if rows > 1:
-            gradients, owners = rows_of_persons(gradients, rows)
-            whose = whose | {"persons": persons_of(owners, None, most=rows)}
+        if unit is not None:
+            gradients, persons = _made_of_rows(gradients, unit)
+            whose = whose | {"persons": persons}
         labels = np.zeros(len(gradients), dtype=np.int64)
         experiment = Experiment(
             plan=plan,
@@ -301,6 +311,14 @@ class EngineUnderTest:
             draws_per_pass=self.draws_per_pass,
             workers=1 if self.distributed else None,  # its draws are not worth a thread
         )
+
+
+def _made_of_rows(gradients: FloatArray, claim: Claim) -> tuple[FloatArray, Persons | None]:
+    """The rows of gradients, and whose they are where the unit is the person."""
+    if claim.rows == 1:
+        return gradients, None
+    rows, owners = rows_of_persons(gradients, claim)
+    return rows, persons_of(owners, None, most=claim.rows, person_rows=claim.person_rows)
 
 
 def _distributed_claim(
@@ -370,6 +388,9 @@ class GuardUnderTest:
         (3, 2, 4)
     """
 
+    #: What can be done with the rows of persons.
+    person_rows: ClassVar = _PERSON_ROWS
+
     def __init__(self, source: Bytes = os.urandom, *, hostile: str | None = None) -> None:
         self._source, self._hostile = source, hostile
 
@@ -391,12 +412,9 @@ class GuardUnderTest:
     ) -> FloatArray:
         """Updates [rounds, draws, D]; the step size is 1, and the seed is ignored."""
         size, dimension = gradients.shape
-        if claim.rows > 1:
-            raise InputError(
-                "rows", given=claim.rows, allowed="1: a guard's promise is about records"
-            )
+        rows, persons = _made_of_rows(gradients, claim)
         with np.errstate(over="ignore"):
-            inputs = gradients.astype(np.float32)
+            inputs = rows.astype(np.float32)
         training = LocalTraining(
             ModelTerms(
                 name="dpcohort.audit._under_test:ScoredProbe",
@@ -404,7 +422,7 @@ class GuardUnderTest:
                 classes=2,
                 options={} if self._hostile is None else {"hostile": self._hostile},
             ),
-            GuardedData(inputs, np.zeros(size, np.int64), ""),
+            GuardedData(inputs, np.zeros(len(inputs), np.int64), "", persons),
             self._source,
         )
         weights = np.full(dimension, hostile_start(self._hostile), dtype=np.float32)
@@ -421,7 +439,7 @@ class GuardUnderTest:
 #: Where records meet a third-party model.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
 #: Those of them where persons of several rows do.
-PERSON_PLACES = MODEL_PLACES[:3]
+PERSON_PLACES = tuple(place for place in MODEL_PLACES if place != "frozen")
 _LARGEST = float(np.finfo(np.float32).max)
 _REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
@@ -518,11 +536,10 @@ class ModelsUnderTest:
         if self.examined:
             check_own_loss(task)
             check_trainable(model, input_shape=(WIDTH,), classes=CLASSES)
-        rows = np.arange(labels.size).reshape(size, -1)
         records = ClientRecords(
             inputs.reshape(-1, WIDTH),
             labels.reshape(-1),
-            persons=Persons(rows=rows) if labels.ndim > 1 else None,
+            persons=_persons(labels),
             indices=np.arange(size),
             offsets=np.array([0, size]),
             dtype=torch.float32,
@@ -583,7 +600,9 @@ class ModelsUnderTest:
             name="audited", input_shape=(WIDTH,), classes=CLASSES, task=_task_terms(case)
         )
         start = FlatLayout(model).flatten(model).numpy()
-        training = LocalTraining(terms, GuardedData(inputs, labels, ""), source, module=model)
+        rows = inputs.reshape(-1, WIDTH), labels.reshape(-1)
+        data = GuardedData(*rows, "", _persons(labels))
+        training = LocalTraining(terms, data, source, module=model)
         batches = (sampler_of("poisson"), 0.5, public)
         if self.place == "guard":
             lattice = Lattice(1.0, 1.0)
@@ -593,6 +612,11 @@ class ModelsUnderTest:
         return _drawing(
             source, lambda: training.report(start, lattice, batches, _REPORTED) / half, public
         )
+
+
+def _persons(labels: IntArray) -> Persons | None:
+    """Whose rows are, of labels [persons, rows]; None of records."""
+    return Persons(rows=np.arange(labels.size).reshape(labels.shape)) if labels.ndim > 1 else None
 
 
 def _task_terms(case: Adversary) -> dict[str, str]:
@@ -725,7 +749,7 @@ class StepUnderTest:
     ) -> FloatArray:
         units, rows, persons = np.arange(len(gradients)), gradients.copy(), {}
         if claim.rows > 1:
-            rows, units = rows_of_persons(gradients, claim.rows)
+            rows, units = rows_of_persons(gradients, claim)
         if not self.draws_batches:
             chance = np.random.default_rng(_seed_of("batch", name)).random(len(gradients))
             drawn = chance[units] < batch_size / len(gradients)

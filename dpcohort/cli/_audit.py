@@ -128,7 +128,7 @@ def audit(
         return
 
     if step is None:
-        subjects = _own_trainings(device, only, persons=rows > 1, full=full)
+        subjects = _own_trainings(device, only, full=full)
     else:
         training = step_by_name(
             step,
@@ -183,7 +183,7 @@ def _audit_adversarial(
 ) -> None:
     """Wherever records meet a model or loss of others, all of the adversarial ones."""
     _check_device(device)
-    # The guard computes on a CPU whatever the device; it and a frozen encoder know records only.
+    # The guard computes on a CPU whatever the device; a frozen encoder knows records only.
     left_out = () if device == "cpu" else ("guard", "guard-reports")
     places = [
         name for name in (PERSON_PLACES if rows > 1 else MODEL_PLACES) if name not in left_out
@@ -266,7 +266,7 @@ def _wanted(only: str | None, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in wanted]
 
 
-def _own_trainings(device: str, only: str | None, *, persons: bool, full: bool) -> _Subjects:
+def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     """Our own trainings, as they are deployed, and the simulation."""
     _check_device(device)
     many = suite.FULL_NORMALS if device == "cuda" else suite.FULL_NORMALS // 4
@@ -282,8 +282,6 @@ def _own_trainings(device: str, only: str | None, *, persons: bool, full: bool) 
         "guard": (GuardUnderTest, True, suite.FULL_NORMALS // 200),
         "simulation": (lambda: EngineUnderTest("batched", device=device), False, many),
     }
-    if persons:  # a guard's promise is about records
-        del subjects["guard"]
     # The reference takes its records one by one; the guard computes on a CPU whatever the device.
     left_out = {"reference": not full, "guard": device != "cpu"}
     usual = [name for name in subjects if not left_out.get(name, False)]

@@ -50,7 +50,9 @@ def _probes_are_written_down_once() -> Iterator[None]:
         if not isinstance(model, GradientProbe | ScoredProbe):
             return right(self)
         raw = getattr(model, "_raw", None)
-        key = type(model), model._hostile, raw, self.layout.dimension, of.dtype, of.device, of.shape
+        averaged = getattr(self._loss, "averaged", None)  # of persons
+        key = (type(model), model._hostile, raw, self.layout.dimension, averaged, of.dtype,
+               of.device, of.shape)  # fmt: skip
         if key not in kept:
             kept[key] = right(self)
         return kept[key]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,21 @@ import torch
 from dpcohort.audit import (
     Claim,
     EngineUnderTest,
+    GuardUnderTest,
+    ModelsUnderTest,
     StepUnderTest,
     audit_training,
     canary,
+    isolation,
     masked_sum,
     one_run,
     sampler,
     sensitivity,
 )
+from dpcohort.audit import _under_test as under_test
+from dpcohort.audit._adversarial_models import Adversary, Plain
 from dpcohort.audit._distributed import example_plan
+from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.engine import _reference as reference
 from dpcohort.engine.clipping import per_example_gradients
 from dpcohort.models._persons import PersonModel
@@ -31,7 +38,9 @@ CLAIM = Claim(sampler="poisson", rows=40)
 
 def alone(training: Any) -> Any:
     """Without the hostile models that it offers."""
-    return lambda *given, **settings: training(*given, **settings)
+    run: Any = partial(training)
+    run.person_rows = training.person_rows
+    return run
 
 
 @pytest.fixture
@@ -69,14 +78,53 @@ def test_an_engine_that_clips_rows_is_found(engine_that_clips_rows: None, sampli
     assert sensitivity(training, Claim(sampler=sampling)).passed
 
 
-@pytest.mark.parametrize("kind", ["reference", "batched"])
-@pytest.mark.parametrize("private", [False, True])
-def test_ours_pass(kind: Any, private: bool) -> None:
-    training = EngineUnderTest(
-        kind, private=private, dtype=torch.float32 if private else torch.float64
-    )
+class GuardThatClipsRows(LocalTraining):
+    """Persons are drawn, and each of their rows is clipped for itself."""
+
+    def __init__(self, model: Any, data: Any, *given: Any, **settings: Any) -> None:
+        super().__init__(model, data, *given, **settings)
+        self.rows_alone = LocalTraining(model, replace(data, persons=None), *given, **settings)
+        self.persons = data.persons
+
+    def _clipped_sum(self, weights: Any, lattice: Any, batch: Any, size: int) -> Any:
+        return self.rows_alone._clipped_sum(weights, lattice, self.persons.all_rows(batch), size)
+
+
+def test_a_guard_that_clips_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "LocalTraining", GuardThatClipsRows)
+    finding = sensitivity(alone(GuardUnderTest()), Claim(sampler="poisson", rows=5))
+    assert not finding.passed
+    assert finding.measured["influence"] == pytest.approx(5, abs=0.01)
+    (found,) = isolation(ModelsUnderTest("guard"), [Adversary("Plain", Plain)], rows=3)
+    assert (found.verdict, round(found.moved)) == ("BROKEN", 3)
+
+
+OURS = [
+    EngineUnderTest("reference"),
+    EngineUnderTest("batched"),
+    EngineUnderTest("reference", private=True, dtype=torch.float32),
+    EngineUnderTest("batched", private=True, dtype=torch.float32),
+    GuardUnderTest(),
+]
+
+
+@pytest.mark.parametrize("training", OURS, ids=["reference", "batched", "private reference",
+                                                "private batched", "guard"])  # fmt: skip
+def test_ours_pass(training: Any) -> None:
     finding = sensitivity(alone(training), CLAIM)
     assert finding.passed, str(finding)
+
+
+@pytest.mark.parametrize("training", OURS[2:], ids=["reference", "batched", "guard"])
+@pytest.mark.parametrize("person_rows", ["sum", "mean"])
+def test_what_a_person_contributes(training: Any, person_rows: Any) -> None:
+    """All rows, added or averaged, are clipped as one; or nothing, if one is not finite."""
+    claim = Claim(sampler="fixed", noise_multiplier=2.0**-20, rows=5, person_rows=person_rows)
+    every: Any = {"batch_size": 4, "seed": 0, "cohorts": np.array([[0]])}
+    gradients = np.diag([0.5, 1.0, 2.0, 0.25])
+    for unequal, first in (("", 0.5), ("which cancel", 0.5), ("one of them not finite", 0.0)):
+        update = training(gradients, claim=replace(claim, unequal=unequal), **every)[0, 0]
+        np.testing.assert_allclose(update * 4, [first, 1.0, 1.0, 0.25], atol=1e-3)
 
 
 class Step:
@@ -122,7 +170,9 @@ def test_a_whole_audit_of_persons() -> None:
 
 
 def test_persons_of_a_distributed_sum() -> None:
-    sums = partial(EngineUnderTest("batched", distributed=True).sums, rows=3)
+    sums = partial(
+        EngineUnderTest("batched", distributed=True).sums, unit=Claim(sampler="poisson", rows=3)
+    )
     finding = masked_sum(sums, example_plan(), dimension=2000)
     assert finding.passed, str(finding)
 

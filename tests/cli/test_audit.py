@@ -87,12 +87,10 @@ def test_our_own_trainings_are_audited_as_they_are_deployed(terminal, told):
     assert len(told["private"]) == 8
 
 
-def test_persons_are_audited_where_a_training_knows_them(terminal, told):
+def test_all_trainings_are_audited_by_persons(terminal, told):
     terminal("audit", "--unit", "person")
-    assert len(told["private"]) == 2  # no guard
+    assert len(told["private"]) == 3
     assert {claim.rows for _, claim, _ in told["private"]} == {40}
-    terminal("audit", "--unit", "person", "--only", "guard", code=2)
-    assert "batched, reference, distributed, simulation" in terminal.errors
 
 
 def test_a_step_over_persons_is_told_whose_rows_are(terminal, module):
