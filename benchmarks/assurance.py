@@ -245,11 +245,9 @@ SOURCES = (
 HEAD = """\
 # Assurance
 
-What dpcohort promises, how often it was tried to break each promise, and what came of it. The
-command `make assurance` writes this page from the files in `results/assurance/`. [The
-log](assurance/log.md) has each attack, the test that keeps it so, the command, machine and day,
-what peers do, and every mutant. What is not promised is in
-[sharp edges](../concepts/sharp-edges.md); how to report a hole is in `SECURITY.md`.
+How often it was tried to break each promise, and what came of it (written by `make assurance`).
+[The log](assurance/log.md) has attacks, tests, commands, machines, peers and mutants. What is not
+promised: [sharp edges](../concepts/sharp-edges.md). How to report a hole: `SECURITY.md`.
 
 """
 

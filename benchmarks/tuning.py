@@ -80,7 +80,7 @@ def searched(config: Config, seeds: int, rounds: int) -> list[str]:
 
 
 def tested(config: Config, seeds: int) -> list[float]:
-    """Test accuracy of each seed in per cent; of a regression the share of the loss saved, R²."""
+    """Share of the best constant's loss that the model of each seed saves, in per cent."""
     data = configured_data(config)
     config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
     jobs = [configured_job(config, data=data, shift=i, device="cpu") for i in range(seeds)]
@@ -88,7 +88,7 @@ def tested(config: Config, seeds: int) -> list[float]:
 
 
 def charged(config: Config, repetitions: int, rounds: int) -> list[float]:
-    """Test accuracy after charged tuning with half of each budget, trained with the other half."""
+    """Loss saved after charged tuning with half of each budget, trained with the other half."""
     found = []
     for seed in range(repetitions):
         seeded = config.with_overrides([f"run.seed={seed}"])

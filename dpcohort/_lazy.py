@@ -25,7 +25,7 @@ def names_on_use(
         modules: by module of the package, the names that are taken from it, with spaces between.
 
     Example:
-        >>> names, find, _ = names_on_use("dpcohort.data", dataset="Dataset Normalisation")
+        >>> names, find, _ = names_on_use("dpcohort.data", _dataset="Dataset Normalisation")
         >>> names, find("Dataset").__name__
         (['Dataset', 'Normalisation'], 'Dataset')
         >>> find("Datasets")

@@ -56,7 +56,8 @@ from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._folder import installed_version
 from dpcohort.tasks import LOSSES
 from dpcohort.text_files import is_table
-from dpcohort.tuning import changes_for, suggested_settings
+from dpcohort.tuning import Settings, changes_for, suggested_settings
+from dpcohort.tuning._settings import within_bounds
 
 
 def new(
@@ -243,6 +244,11 @@ def _for_table(
             text = rewritten(text, suggestions, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
+    within = within_bounds(Settings(), math.sqrt(len(features) + 1), kind)
+    if plan is None and within is not None:
+        rate = within.learning_rate()
+        changes = [f"training.clip={within.clip}", f"optimiser.learning_rate={rate}"]
+        text = rewritten(text, changes, tell_old=False)
     said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
     steps = []
     if person in by_name:

@@ -218,7 +218,8 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
         say(f"WARNING: {words}", style="yellow")
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
-    console.print(f"{receipts}, {kept}. {found['stamp']}")
+    stamp = str(found["stamp"])
+    console.print(f"{receipts}, {kept}. {stamp[:1].upper()}{stamp[1:]}")
     name = program()
     say(f"Run: {out}   Next: {name} verify {out}, {name} report {out}")
 

@@ -141,7 +141,6 @@ def table_config(
         left_out=f"\n# left out: {', '.join(left_out)}" if left_out else "",
         test_public=str(public).lower(),
         public="public = true" if public else "# public = true",
-        shown="# " if public else "",
         person=_PERSON if person is None else "",
         origin=origin,
         bounds=_open(bounds, "smallest and largest, such as [0, 110]"),

@@ -56,7 +56,8 @@ def configured_job(
         plan = configured_plan(config, dataset, population=population, shift=shift)
     else:
         _check_charges_are_counted(config, plan)
-        kept, asked = plan.past.paid.kept, kept_for_evaluation(config, dataset) or 0.0
+        kept = plan.past.paid.kept
+        asked = kept_for_evaluation(config, dataset, plan.population) or 0.0
         says = config.evaluation is not None and not dataset.test_is_public
         if says and asked != kept:
             raise InputError.because(

@@ -21,7 +21,7 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.runs._config_clients import configured_charges, promised_population
 from dpcohort.runs._config_data import configured_data
-from dpcohort.runs._noised_metrics import can_be_evaluated
+from dpcohort.runs._noised_metrics import is_worth_asking
 from dpcohort.selection import rule_from_settings
 from dpcohort.text_files import is_table
 from dpcohort.training import Training
@@ -115,7 +115,7 @@ def configured_plan(
         "seed": None if seed is None else seed + shift,
         "progress": progress,
         "charges": charges,
-        "evaluation": None if trial else kept_for_evaluation(config, data),
+        "evaluation": None if trial else kept_for_evaluation(config, data, population),
     }
     if config.is_adaptive:
         return make_adaptive_plan(
@@ -140,14 +140,17 @@ def configured_plan(
     )
 
 
-def kept_for_evaluation(config: Config, data: Dataset | None) -> float | None:
+def kept_for_evaluation(
+    config: Config, data: Dataset | None, population: Population
+) -> float | None:
     """The share of each budget that a plan keeps for an evaluation; None where none is needed.
 
-    A private run asks for one unless it is told not to, where it can be had.
+    A private run asks for one unless it is told not to, where it can be had and tells something.
 
     Args:
         config: the configuration.
         data: its data set, whose test records need none if they are public.
+        population: who pays for it.
 
     Raises:
         InputError: there are no test records.
@@ -162,8 +165,9 @@ def kept_for_evaluation(config: Config, data: Dataset | None) -> float | None:
         return None
     if asked is not None:
         return asked.share
-    is_private = config.run.simulate is None
-    return EvaluationSection().share if is_private and can_be_evaluated(data) else None
+    share = EvaluationSection().share
+    asks = config.run.simulate is None and is_worth_asking(data, population, config.contract, share)
+    return share if asks else None
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:

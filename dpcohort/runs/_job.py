@@ -443,7 +443,7 @@ class Job(TrainingJob):
                 "the test records are not public and this run is private, so nothing that is "
                 "computed from them is written: no result tells how good the model is. With "
                 "[evaluation] share = 0.05 (in Python make_plan(..., evaluation=0.05)) a share of "
-                "each budget pays for one."
+                "each budget pays for one, which is asked for by itself where it tells enough."
             )
             return {
                 "withheld": True,

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
+from dpcohort.accounting import Contract, gaussian_mu
+from dpcohort.clients import Population
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
 from dpcohort.tasks import Task
@@ -35,6 +37,11 @@ from dpcohort.tasks import Task
 _QUANTILE = 1.959964
 #: Rows stay this much below length 1, so that clipping a row never changes it.
 _LENGTH = 1.0 - 2e-5
+#: Share of a delta that pays for the distance of drawn noise from its law. For epsilons up to e^20
+#: that is below 2^-94 (``engine._lattice``), less than the share of any delta above 1e-19.
+_FOR_SAMPLING, _MOST_EPSILON = 1e-9, 20.0
+#: Half of an interval of the accuracy that still tells something.
+_WORTH_ASKING = 0.15
 #: Standard deviations by which what is divided by must be away from 0.
 _CLEAR = 4.0
 #: Beyond so many classes, no class is told of by itself.
@@ -356,11 +363,43 @@ def questions_of(task: Task) -> Questions:
     )
 
 
-def can_be_evaluated(data: Dataset) -> bool:
-    """Whether clients can pay for an evaluation on the test records of a data set."""
+def noise_of(epsilon: FloatArray, delta: FloatArray, sensitivity: float) -> FloatArray:
+    """Standard deviation of the noise on each client's sums, for what it pays."""
+    least = gaussian_mu(
+        epsilon=np.minimum(epsilon, _MOST_EPSILON), delta=delta * (1 - _FOR_SAMPLING)
+    )
+    noise: FloatArray = sensitivity / least
+    return noise
+
+
+def is_worth_asking(
+    data: Dataset, population: Population, contract: Contract, share: float
+) -> bool:
+    """Whether this share of each budget pays for an evaluation that tells something.
+
+    Of classes, the interval of the accuracy must be within 15 points of it; from public numbers.
+    """
     grouped = (data.persons is None) == (data.test_persons is None)
     known = data.task.predicts_classes or data.task.bounds is not None
-    return data.test_clients is not None and grouped and known
+    if data.test_clients is None or not grouped or not known:
+        return False
+    if not data.task.predicts_classes:
+        return True
+    owners = data.test_clients
+    if data.test_persons is not None:
+        owners = owners[data.test_persons.first]
+    tested = dict(zip(*np.unique(owners, return_counts=True), strict=True))
+    held = np.array([int(tested.get(name, 0)) for name in population.ids])
+    there = np.flatnonzero(held)
+    noise = np.zeros(len(population))
+    paying = np.flatnonzero((held > 0) & ~population.public)
+    noise[paying] = noise_of(
+        share * population.epsilon[paying],
+        share * population.delta[paying],
+        contract.sensitivity,
+    )
+    half = sharpness(questions_of(data.task), held[there], noise[there]) if there.size else math.inf
+    return half <= _WORTH_ASKING
 
 
 def combined(

@@ -19,14 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting import Charge, gaussian_delta, gaussian_mu
+from dpcohort.accounting import Charge, gaussian_delta
 from dpcohort.accounting._charges import Spent, in_order, private_clients
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
 from dpcohort.metrics import METRICS, Metric
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
-from dpcohort.runs._noised_metrics import Estimate, Questions, combined, questions_of, sharpness
+from dpcohort.runs._noised_metrics import (
+    Estimate,
+    Questions,
+    combined,
+    noise_of,
+    questions_of,
+    sharpness,
+)
 from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
@@ -82,9 +89,7 @@ class EvaluationTerms:
         noise = np.zeros(len(clients))
         given = np.array(spent)[private]
         if given.size:
-            epsilon = np.minimum(given[:, 0], _MOST_EPSILON)
-            mu = gaussian_mu(epsilon=epsilon, delta=given[:, 1] * (1 - _FOR_SAMPLING))
-            noise[private] = plan.contract.sensitivity / mu
+            noise[private] = noise_of(given[:, 0], given[:, 1], plan.contract.sensitivity)
         loud = np.flatnonzero(noise > _MOST_NOISE)
         if loud.size:
             name = plan.population.ids[int(clients[loud[0]])]
@@ -232,9 +237,6 @@ class EvaluationTerms:
         }
 
 
-#: Share of a delta that pays for the distance of drawn noise from its law. For epsilons up to e^20
-#: that is below 2^-94 (``engine._lattice``), less than the share of any delta above 1e-19.
-_FOR_SAMPLING, _MOST_EPSILON = 1e-9, 20.0
 #: More is nothing but noise, and beyond what the lattice draws.
 _MOST_NOISE = 2.0**18
 

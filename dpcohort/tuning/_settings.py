@@ -92,15 +92,30 @@ def suggested_settings(
     if rule == "privacy-aware":
         lean = _LEAN if uneven or population.public.any() else 0.0
     found = Settings(lean=lean)
-    if task in _CURVATURE and math.isfinite(row_bound):
-        clip = digits(row_bound)
+    within = within_bounds(found, row_bound, task)
+    if within is not None:
         noise = _noise_to_clip(found, population, dimension, config)
         drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
-        step = min(_STABLE / _CURVATURE[task], drowned) / row_bound**2
-        return replace(found, clip=clip, path=digits(step * clip * found.rounds))
+        longest = digits(drowned / row_bound**2 * within.clip * found.rounds)
+        return replace(within, path=min(within.path, longest))
     scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
     path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
     return replace(found, path=digits(path * min(1.0, scale)))
+
+
+def within_bounds(settings: Settings, row_bound: float, task: str) -> Settings | None:
+    """Settings with the clip at public bounds and the longest stable step; None without bounds.
+
+    Example:
+        >>> found = within_bounds(Settings(), 4.0, "classification")
+        >>> found.clip, found.learning_rate()
+        (4.0, 0.25)
+    """
+    if task not in _CURVATURE or not math.isfinite(row_bound):
+        return None
+    clip = digits(row_bound)
+    step = _STABLE / _CURVATURE[task] / row_bound**2
+    return replace(settings, clip=clip, path=digits(step * clip * settings.rounds))
 
 
 #: Found on the generated problems; `benchmarks/tuning.py` prints what it is worth on real sets.

@@ -105,7 +105,7 @@ def test_the_demo_says_on_whom_its_promises_count(tmp_path, capsys, monkeypatch,
         "verification": {"clients": 3, **trust},
         "seconds": 56.0,
     }
-    monkeypatch.setattr("dpcohort.deploy.flower._trial.run_demo", lambda *given, **settings: result)
+    monkeypatch.setattr("dpcohort.cli._flower.run_demo", lambda *given, **settings: result)
     more = ["--distributed"] if distributed else []
     assert main(["flower", "demo", "--out", str(tmp_path / "run"), *more]) == 0
     words = " ".join(capsys.readouterr().out.split())

@@ -394,7 +394,7 @@ bounds = { age = [0, 110] }
 
 
 def test_a_private_config_asks_for_an_evaluation_unless_it_is_told_not_to(tmp_path):
-    rows = [f"{20 + i % 70},{'ns'[i % 2]},{'yes' if i % 70 > 30 else 'no'}" for i in range(200)]
+    rows = [f"{20 + i % 70},{'ns'[i % 2]},{'yes' if i % 70 > 30 else 'no'}" for i in range(4000)]
     (tmp_path / "visits.csv").write_text("\n".join(["age,ward,sick", *rows]))
     (tmp_path / "clients.csv").write_text("id,epsilon,delta\nn,2,1e-5\ns,4,1e-5\n")
     (tmp_path / "visits.toml").write_text(TABLE)
@@ -408,8 +408,11 @@ def test_a_private_config_asks_for_an_evaluation_unless_it_is_told_not_to(tmp_pa
         ("data.public=true", 0.0),
     ):
         assert configured_plan(config.with_overrides([change])).past.paid.kept == kept, change
+    (tmp_path / "visits.csv").write_text("\n".join(["age,ward,sick", *rows[:400]]))
+    assert configured_plan(load_config(tmp_path / "visits.toml")).past.paid.kept == 0
     plan = configured_plan(config.with_overrides(["evaluation.ask=false"]))
     assert configured_job(config, plan=plan, device="cpu").evaluation is None
+    config = config.with_overrides(["evaluation.share=0.05"])
     with pytest.raises(InputError, match=r"takes 0.1 of each budget, and the plan keeps 0 for it"):
         configured_job(config.with_overrides(["evaluation.share=0.1"]), plan=plan)
     with pytest.raises(InputError, match=r"takes 0 of each budget, and the plan keeps 0.05 for it"):
