@@ -581,7 +581,7 @@ def persons(config: Config, effort: Effort) -> dict[str, Any]:
             split = Split(data, np.array(()))
             outputs = outputs_of(own.with_overrides(settings), split, population, seed)
             measured.append(measure(data.task, outputs, data.test_labels))
-        names = [name for name in ("auc", "accuracy", "r2") if name in measured[0]]
+        names = [one for one in ("auc", "accuracy", "log_loss", "r2") if one in measured[0]]
         rows[f"{unit}, {trust} noise"] = {
             **{name: [round(100 * one[name], 3) for one in measured] for name in names},
             "settings": settings,
