@@ -190,7 +190,7 @@ class Explanation(ClientExplanation):
             return chosen + "That is exactly its share of all records."
         else:
             verdict = f"Its share of all records alone would ask for {self.unbiased:.4g}, so it "
-            verdict += f"is heard {ratio:.3g} times as often"
+            verdict += f"is selected {ratio:.3g} times as often"
         reason = (
             "it adds no noise"
             if self.public

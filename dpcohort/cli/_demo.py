@@ -193,7 +193,7 @@ def _print_results(
         for group in results["heard"]
         if group["epsilon_low"] is not None
     )
-    console.print(f"Heard, in proportion to their records (tight, privacy-aware): {heard}")
+    console.print(f"Selected, in proportion to their records (tight, privacy-aware): {heard}")
     kept = "All promises hold" if results["promises_hold"] else "NOT ALL PROMISES HOLD"
     console.print(f"{kept}. {results['stamp']}")
     console.print(f"\n{seconds:.0f} s. Written:")

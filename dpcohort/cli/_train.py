@@ -471,7 +471,7 @@ def _cohort(record: RoundRecord, run: Run) -> Table:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"
         name = Text(one_line(run.plan.population.ids[client]))
-        table.add_row("  heard", name, budget, f"{kind} {level:.3g}", _Bar(level / largest))
+        table.add_row("  drawn", name, budget, f"{kind} {level:.3g}", _Bar(level / largest))
     if len(pairs) > _COHORT:
         table.add_row("", f"and {len(pairs) - _COHORT} more")
     return table

@@ -72,7 +72,7 @@ class _LocalView:
     plan: Plan
     moved: ClassVar[str] = "of the draws"
     headers: ClassVar[tuple[str, ...]] = (
-        *("ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"),
+        *("ε", "by size", "chosen", "relative", "draws", "noise z", "spends ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class _DistributedView(_LocalView):
     noises: DistributedNoise
     moved: ClassVar[str] = "of the weight"
     headers: ClassVar[tuple[str, ...]] = (
-        *("ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"),
+        *("ε", "counts", "relative", "draws", "weight", "spends ε", "alone ε"),
     )
 
     def summary(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, 
 
 
 def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
-    """Headline sentences, and the clients whose probability changed most, heard more and less.
+    """Headline sentences, and the clients whose probability changed most, selected more and less.
 
     Where cohorts are chosen during the training: the caps of the strictest and loosest clients.
     """

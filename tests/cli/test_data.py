@@ -61,6 +61,7 @@ def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):
     config.write_text(
         'population = { clients = "c.csv" }\ntraining = { rounds = 3, cohort_size = 2 }\n'
         'data = { name = "t.csv", label = "sick", labels = [false, true], client = "ward" }\n'
+        "evaluation = { share = 0.05 }\n"
     )
     terminal("plan", config, code=2)
     assert "dpcohort data bounds" in terminal.errors

@@ -597,13 +597,13 @@ def _merged(cell: list[ClientPoint]) -> ClientPoint:
     heard = sum(p.probability for p in cell) / max(sum(p.unbiased for p in cell), 1e-300)
     if first.public:
         name = f"{count:,} public clients"
-        words = f"{name} with {records}. They are heard {heard:.3g} times as often as by size."
+        words = f"{name} with {records}. They are selected {heard:.3g} times as often as by size."
     else:
         budgets = [p.epsilon for p in cell if p.epsilon is not None]
         name = f"{count:,} clients, ε {min(budgets):.3g} to {max(budgets):.3g}, {records}"
         most = max(spent, default=0.0)
         words = (
-            f"{name}. They are heard {heard:.3g} times as often as by size; none has spent more "
+            f"{name}. They are selected {heard:.3g} times as often as by size; none has spent more "
             f"than {most:.2%} of its budget."
         )
     means: dict[str, Any] = {field: _mean(cell, field) for field in _AVERAGED}

@@ -241,7 +241,7 @@ const dpcohortCharts = (() => {
       label: row.name.replace("budget ", ""),
       value: 100 * row.accuracy,
       words: `${inert(row.name)}, ${row.clients} clients: ${(100 * row.accuracy).toFixed(1)} %<br>`
-        + `heard ${row.heard.toFixed(2)} times in proportion`,
+        + `selected ${row.heard.toFixed(2)} times in proportion`,
     });
     return bars(data.served, of, { x: DECILES, y: "Accuracy, %" });
   }
