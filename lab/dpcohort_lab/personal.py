@@ -162,7 +162,7 @@ def personal_results(
         (True, ['cleveland', 'hungarian', 'switzerland', 'va'])
     """
     _check(method, pull, steps)
-    if job.private:
+    if job.private or run.settings.get("randomness") != "seeded":
         raise InputError.because(WITHHELD)
     check_personal_data(job.data)
     head, data = split_features(job.model, job.data, device=job.device)
