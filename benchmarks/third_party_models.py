@@ -39,7 +39,7 @@ from referee import flower_release
 from dpcohort.audit import Isolation, ModelsUnderTest, isolation
 from dpcohort.audit._adversarial_losses import LOSSES
 from dpcohort.audit._adversarial_models import CLASSES, MODELS, WIDTH, Adversary, forget
-from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
+from dpcohort.audit._under_test import MODEL_PLACES
 from dpcohort.engine import cross_entropy
 from dpcohort.errors import InputError
 
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for rows, place in product(ours, MODEL_PLACES if given.ours else ()):
         here = given.device == "cpu" or not place.startswith("guard")
-        if here and (rows == 1 or place in PERSON_PLACES):
+        if here:
             subject = ModelsUnderTest(place, given.device)
             cases = EVERY if subject.takes_losses else list(MODELS.values())
             found = isolation(subject, cases, rows=rows, full=given.full)

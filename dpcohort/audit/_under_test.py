@@ -438,8 +438,6 @@ class GuardUnderTest:
 
 #: Where records meet a third-party model.
 MODEL_PLACES = ("batched", "reference", "reports", "frozen", "guard", "guard-reports")
-#: Those of them where persons of several rows do.
-PERSON_PLACES = tuple(place for place in MODEL_PLACES if place != "frozen")
 _LARGEST = float(np.finfo(np.float32).max)
 _REPORTED = ReportTerms(loss_bound=2.0, mini_batch=True)
 
@@ -505,8 +503,6 @@ class ModelsUnderTest:
             inputs: [records, WIDTH], or of persons [persons, rows, WIDTH].
             labels: of the same shape but for the last axis.
         """
-        if inputs.ndim > 2:
-            choice("place", self.place, PERSON_PLACES)
         build = {"frozen": self._of_features, "guard": self._of_guard}.get(
             self.place.partition("-")[0], self._of_engine
         )
@@ -570,7 +566,10 @@ class ModelsUnderTest:
         return _drawing(source, released, public)
 
     def _of_features(self, case: Adversary, inputs: Any, labels: IntArray) -> Any:
-        """Sums of clipped features: the gradients of a linear model whose loss is its output."""
+        """Sums of clipped features: the gradients of a linear model whose loss is its output.
+
+        What a person's rows give is added up and clipped as one, as an engine does.
+        """
         encoder = case.model().requires_grad_(requires_grad=False)
 
         def run(batches: Sequence[IntArray]) -> FloatArray:
@@ -578,8 +577,8 @@ class ModelsUnderTest:
             for batch in batches:  # a data set holds finite numbers only
                 data = dataset_from_arrays(
                     "trial",
-                    train_inputs=np.nan_to_num(inputs[batch], nan=_LARGEST),
-                    train_labels=labels[batch],
+                    train_inputs=np.nan_to_num(inputs[batch].reshape(-1, WIDTH), nan=_LARGEST),
+                    train_labels=labels[batch].reshape(-1),
                     test_inputs=np.zeros((1, WIDTH), np.float32),
                     test_labels=np.zeros(1, np.int64),
                     classes=CLASSES,
@@ -588,8 +587,9 @@ class ModelsUnderTest:
                 rows = np.nan_to_num(
                     features.train_inputs.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0
                 )
-                sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-                sums.append((rows / np.maximum(sizes, 1)).sum(axis=0))
+                units = rows.reshape(len(batch), -1, rows.shape[1]).sum(axis=1)
+                sizes = np.linalg.norm(units, axis=1, keepdims=True)
+                sums.append((units / np.maximum(sizes, 1)).sum(axis=0))
             return np.stack(sums)
 
         return run

@@ -31,7 +31,7 @@ from dpcohort.audit import (
 from dpcohort.audit import _suite as suite
 from dpcohort.audit._adversarial_losses import LOSSES
 from dpcohort.audit._adversarial_models import MODELS
-from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
+from dpcohort.audit._under_test import MODEL_PLACES
 from dpcohort.cli._terminal import JsonOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 
@@ -183,11 +183,9 @@ def _audit_adversarial(
 ) -> None:
     """Wherever records meet a model or loss of others, all of the adversarial ones."""
     _check_device(device)
-    # The guard computes on a CPU whatever the device; a frozen encoder knows records only.
+    # The guard computes on a CPU whatever the device.
     left_out = () if device == "cpu" else ("guard", "guard-reports")
-    places = [
-        name for name in (PERSON_PLACES if rows > 1 else MODEL_PLACES) if name not in left_out
-    ]
+    places = [name for name in MODEL_PLACES if name not in left_out]
     audited: dict[str, list[Isolation]] = {}
     for place in _wanted(only, places):
         subject = ModelsUnderTest(place, device)

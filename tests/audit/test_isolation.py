@@ -89,11 +89,14 @@ def test_a_person_is_left_out_with_all_rows() -> None:
         assert found.verdict == ("held" if rows == 1 else "BROKEN")
 
 
-@pytest.mark.parametrize(("place", "many"), [("batched", 5), ("guard", 1), ("guard-reports", 1)])
+@pytest.mark.parametrize(
+    ("place", "many"), [("batched", 5), ("frozen", 1), ("guard", 1), ("guard-reports", 1)]
+)
 def test_nor_between_persons(place: str, many: int) -> None:
     """A few kinds of faults; ``dpcohort audit --adversarial --unit person`` has all."""
     names = ["RaisesAtRecord", "MixesAtValue", "Standardised", "BackwardHook", "InGlobal"]
-    cases = [*(MODELS[name] for name in names[:many]), LOSSES["contrastive"], HONEST]
+    losses = [LOSSES["contrastive"]] if ModelsUnderTest(place).takes_losses else []
+    cases = [*(MODELS[name] for name in names[:many]), *losses, HONEST]
     found = isolation(ModelsUnderTest(place), cases, rows=3)
     assert [f"{one.name}: {one.detail}" for one in found if one.verdict == "BROKEN"] == []
     assert found[-1].verdict == "held"

@@ -8,7 +8,7 @@ import pytest
 
 from dpcohort.audit import Finding, Isolation
 from dpcohort.audit import _suite as suite
-from dpcohort.audit._under_test import MODEL_PLACES, PERSON_PLACES
+from dpcohort.audit._under_test import MODEL_PLACES
 from dpcohort.cli import _audit as audit_command
 
 STEP = """
@@ -136,7 +136,7 @@ def test_models_and_losses_of_others(terminal, monkeypatch):
     seen.clear()
     shown = terminal("audit", "--adversarial", "--unit", "person")
     assert "C for one person with 3 rows" in shown
-    assert [(place, rows) for place, *_, rows in seen] == [(p, 3) for p in PERSON_PLACES]
+    assert [(place, rows) for place, *_, rows in seen] == [(p, 3) for p in MODEL_PLACES]
 
 
 @pytest.mark.parametrize(
