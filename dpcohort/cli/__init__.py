@@ -176,7 +176,7 @@ verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
-report     Write one self-contained page: charts, privacy table, and a what-if explorer.
+report     Write one self-contained page: charts, receipts and the privacy table.
 compare    Compare test results over the same seeds, runs or settings; say what it means.
 doctor     Show what is installed, what is missing and how to get it.
 demo       Plan for 20 clients with budgets of their own, train on the digits, compare four ways.

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
@@ -34,14 +34,13 @@ from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
-from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
 from dpcohort.plugins import RULES, is_named_function
-from dpcohort.report.html._explorer import (
+from dpcohort.report._sections import NEEDS, Section, added_sections, fill_template, shown
+from dpcohort.report.html._client_points import (
     MOST_POINTS,
     ClientPoint,
     client_points,
-    explorer_data,
     grouped_points,
 )
 from dpcohort.report.html._sources import (
@@ -78,13 +77,8 @@ from dpcohort.runs._receipts import read_receipts
 from dpcohort.runs._success import judged_words
 from dpcohort.text_files import finite_json
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-#: In the order in which the page runs them.
-_SCRIPTS = ("noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
-
-_NEEDS = "The HTML report needs jinja2 and plotly: pip install 'dpcohort[report]'."
+#: In the order in which the page runs them; those of added sections come before the last.
+_SCRIPTS = ("frame.js", "charts.js", "page.js")
 
 
 def write_report(
@@ -131,32 +125,13 @@ def write_report(
     return report
 
 
-def page_template(name: str) -> Template:
-    """A page of the assets, to be filled in: what others wrote is escaped, and shown if it hides.
-
-    Raises:
-        InputError: jinja2 is not installed.
-    """
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise InputError.because(_NEEDS) from None
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    environment.filters.update(number=_number, percent=_percent)
-    return environment.from_string(page_asset(name))
-
-
 def render(report: Report) -> str:
     """The whole page as text."""
-    template = page_template("page.html.j2")
-    scripts = [_plotly(), *(page_asset(name) for name in _SCRIPTS)]
-    page: str = template.render(
+    added = [script for section in report.sections for script in section.scripts]
+    *first, last = map(page_asset, _SCRIPTS)
+    scripts = [_plotly(), *first, *added, last]
+    page = fill_template(
+        page_asset("page.html.j2"),
         report=report,
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -181,18 +156,13 @@ def data_block(values: object) -> str:
     return text
 
 
-def _shown(value: object) -> object:
-    """What stands in the page for a value; our own markup is of a type of its own."""
-    return visible(value) if type(value) is str else value
-
-
 def _all_shown(value: Any) -> Any:
     """The same for every text in plain values; keys too, so that both sides of a lookup agree."""
     if isinstance(value, dict):
-        return {_shown(key): _all_shown(item) for key, item in value.items()}
+        return {shown(key): _all_shown(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_all_shown(item) for item in value]
-    return _shown(value)
+    return shown(value)
 
 
 def _policy(scripts: Sequence[str]) -> str:
@@ -220,25 +190,8 @@ def _plotly() -> str:
     try:
         path = files("plotly").joinpath("package_data", "plotly.min.js")
     except ImportError:
-        raise InputError.because(_NEEDS) from None
+        raise InputError.because(NEEDS) from None
     return path.read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    """A number for a table: ``-`` where there is none."""
-    if value is None:
-        return "–"
-    if value == float("inf"):
-        return "unbounded"
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}"
-    return f"{value:.{digits}g}"
-
-
-def _percent(value: float | None, digits: int = 2) -> str:
-    if value is None:
-        return "–"
-    return "unbounded" if value == float("inf") else f"{100 * value:.{digits}f} %"
 
 
 #: With more clients the selection is not solved again for each of them: dpcohort worth does that.
@@ -280,7 +233,7 @@ class Report:
         facts: settings by section.
         rerun: commands.
         config: the configuration, to save and run again.
-        explorer: what the what-if page computes from.
+        sections: what installed distributions add.
         worth: clients by what a larger budget takes off the noise, and what is predicted of it.
         reproduction: of a recipe's result.
         scored: which model was tested, in words; empty if the runs differ in it.
@@ -312,16 +265,17 @@ class Report:
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rerun: tuple[str, ...] = ()
     config: str = ""
-    explorer: dict[str, Any] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
     worth: dict[str, Any] = field(default_factory=dict)
     reproduction: Reproduction | None = None
     scored: str = ""
 
     def chart_data(self) -> dict[str, Any]:
-        """What the charts and the explorer read, in plain values."""
-        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served", "explorer")
+        """What the charts and the added sections read, in plain values."""
+        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served")
         return {
             **{name: getattr(self, name) for name in same},
+            "sections": {section.name: section.data for section in self.sections},
             "distributed": bool(self.distributed),
             "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
@@ -394,7 +348,7 @@ def report_of_runs(
         facts=facts_of(run),
         rerun=rerun_commands(groups),
         config=run.config,
-        explorer=_explorer(run),
+        sections=added_sections(run.plan),
         worth=_worth(run, worth),
         scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
     )
@@ -601,13 +555,6 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
     except DpcohortError:
         return {}
     return {receipt.client: receipt.text() for _, receipt in stored if receipt.client in wanted}
-
-
-def _explorer(run: ReadRun) -> dict[str, Any]:
-    try:
-        return explorer_data(run.plan)
-    except DpcohortError as error:
-        return {"available": False, "why": f"The explorer is not shown: {error}"}
 
 
 def _unit_in_words(run: ReadRun) -> str:

@@ -14,7 +14,6 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.plan import Plan
-from dpcohort.report.html._explorer import explorer_data
 from dpcohort.report.html._page import Report, report_of_runs
 from dpcohort.report.html._sources import Group, read_groups
 from dpcohort.runs import mean_interval, train
@@ -66,22 +65,6 @@ def saved_worth(plan: Plan, path: Path) -> dict:
     found["sets"]["clear"][0] |= {"low": 0.4, "high": 0.6}
     path.write_text(json.dumps(found))
     return found
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _explored_once():
-    """Most reports here are of the same plan; its calibrations need not be made for each."""
-    known: dict[str | None, dict[str, object]] = {}
-
-    def explored(plan: Plan | None) -> dict[str, object]:
-        key = None if plan is None else plan.sha256
-        if key not in known:
-            known[key] = explorer_data(plan)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpcohort.report.html._page.explorer_data", explored)
-        yield
 
 
 @pytest.fixture(scope="session")
