@@ -279,7 +279,7 @@ class Recorder:
             if charge.what == "evaluation" and folder is not None:
                 _, released = read_charge(folder / CHARGES / f"{charge.id}.json")
                 if released:
-                    return {"evaluation": results_again(run.plan, run.task, charge, released)}
+                    return {"evaluation": results_again(run.plan, self.job.task, charge, released)}
         try:
             charge = terms.charge((*run.plan.past.paid.charges, *later), private=self.job.private)
         except DpcohortError as error:

@@ -438,6 +438,8 @@ def _cards(
         shown = metric.text(curve["mean"][-1] / metric.scale)
         cards.append((f"Test {metric.words}", shown, f"{group.name}, {ends}{scored}"))
         if check is not None:
+            if auc := check.auc_in_words:
+                cards.append(("Test AUC", auc.strip(" ()").removeprefix("AUC "), "a class is rare"))
             cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan
     if plan is not None:
