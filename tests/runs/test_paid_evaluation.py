@@ -181,7 +181,7 @@ def test_a_network_that_mixes_records_is_given_one_at_a_time():
         changed = replace(job, data=replace(data, test_inputs=inputs))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EvaluationTerms, "keys", lambda self, seed: keys)
-            return changed.noised_sums(run, job.evaluation)
+            return np.stack(list(changed.noised_sums(run, job.evaluation).values()))
 
     other = data.test_inputs.copy()
     other[0] = 1e6
