@@ -205,6 +205,11 @@ class GuardedData:
     def __len__(self) -> int:
         return len(self.labels) if self.persons is None else len(self.persons)
 
+    @property
+    def tested(self) -> int:
+        """How many records are held out for tests; public, as the number of the others is."""
+        return 0 if self.held_out is None else len(self.held_out)
+
     def __repr__(self) -> str:
         return f"GuardedData({len(self)} records)"  # the arrays must not get into a log
 

@@ -49,7 +49,7 @@ from dpcohort.deploy.guard._protocol import (
     RunReceipt,
     Shares,
 )
-from dpcohort.deploy.guard._terms import GuardTerms
+from dpcohort.deploy.guard._terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
 from dpcohort.deploy.ledger._terms import Purpose, evaluation_of
@@ -58,6 +58,7 @@ from dpcohort.deploy.secure_aggregation._protocol import sealed_bytes
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import LARGEST_NOISE, SMALLEST_NOISE, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
+from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.signatures import Card
 
 #: A server's step sizes; larger ones help nobody and overflow.
@@ -112,6 +113,19 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
         )
 
 
+def numbers_of(terms: RunTerms, model: ModelTerms, dimension: int) -> int:
+    """How many numbers an answer has: those of an update, or of the sums of an evaluation.
+
+    Args:
+        terms: of the run.
+        model: that is trained.
+        dimension: of the model.
+    """
+    if terms.purpose == "training":
+        return dimension
+    return len(questions_of(model.predicts).weights)
+
+
 class GuardHandler:
     """Answers requests, one at a time.
 
@@ -121,6 +135,7 @@ class GuardHandler:
         ledger: the owner's ledger, with the data set registered.
         trainer: computes updates.
         identity: signs what is released; who the client is in cohorts with distributed noise.
+        tested: number of records that are held out for tests.
         log: told, for the owner, why the ledger or the training failed.
     """
 
@@ -132,9 +147,10 @@ class GuardHandler:
         ledger: ClientLedger,
         trainer: LocalTraining,
         identity: Identity,
+        tested: int = 0,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.terms, self.records, self._log = terms, records, log
+        self.terms, self.records, self.tested, self._log = terms, records, tested, log
         self._identity = identity
         self._ledger, self._trainer = ledger, trainer
         self._plans = {one.run: one.plan for one in terms.runs}
@@ -194,7 +210,7 @@ class GuardHandler:
             dataset=self.terms.dataset,
             records=self.records,
             persons=None if self.terms.persons is None else asdict(self.terms.persons),
-            tested=self._trainer.tested,
+            tested=self.tested,
             dimension=self._trainer.dimension,
             model=self._model,
             layout=self._trainer.layout,
@@ -329,13 +345,16 @@ class GuardHandler:
             raise RefusedError("not-accepted", f"the client's owner has not accepted {what}")
         if run not in self._certified:
             with within_terms():
-                check_with_sampling(terms, self._trainer.coordinates(purpose))
+                check_with_sampling(terms, self._numbers(terms))
             self._certified.add(run)
         return terms
 
     def _evaluation(self, run: str) -> RunTerms:
         """What the owner has accepted for the evaluation of a run's model."""
         return self._accepted(evaluation_of(run), "evaluation")
+
+    def _numbers(self, terms: RunTerms) -> int:
+        return numbers_of(terms, self.terms.model, self._trainer.dimension)
 
     def _terms_of(self, request: DrawRequest, accepted: RunTerms) -> RunTerms:
         """What a request must keep to: the run's terms, or what they say of something else."""
@@ -380,11 +399,11 @@ class GuardHandler:
             exactly += [
                 ("draw", request.draw, REPORT_DRAW),
                 ("round", request.round, accepted.rounds),  # that after the last one
-                ("tested", request.tested, self._trainer.tested),
-                ("answers", request.answers, self._trainer.coordinates("evaluation")),
+                ("tested", request.tested, self.tested),
+                ("answers", request.answers, self._numbers(terms)),
                 ("clip", request.clip, terms.clip),  # the length of a row, which nobody changes
             ]
-            if not self._trainer.tested:
+            if not self.tested:
                 raise RefusedError("terms", "this client has no test records")
         elif request.draw == REPORT_DRAW:
             raise RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")

@@ -34,7 +34,7 @@ from dpcohort.deploy.guard._files import (
     identity_beside,
     load_identity,
 )
-from dpcohort.deploy.guard._handler import GuardHandler, check_with_sampling
+from dpcohort.deploy.guard._handler import GuardHandler, check_with_sampling, numbers_of
 from dpcohort.deploy.guard._service import GuardService
 from dpcohort.deploy.guard._terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
 from dpcohort.deploy.guard._training import LocalTraining
@@ -178,7 +178,7 @@ def open_guard(
     training = LocalTraining(terms.model, records)
     log(training.how)
     for accepted in runs.values():
-        check_with_sampling(accepted, training.coordinates(accepted.purpose))
+        check_with_sampling(accepted, numbers_of(accepted, terms.model, training.dimension))
     check_answer_time(terms, len(records), training, log=log)
     opened = open_ledger(ledger, records, terms, runs, counter=counter, new=new_ledger)
     try:
@@ -189,6 +189,7 @@ def open_guard(
         handler = GuardHandler(
             terms,
             records=len(records),
+            tested=records.tested,
             ledger=opened,
             trainer=training,
             identity=identity or identity_beside(ledger),

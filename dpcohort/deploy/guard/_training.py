@@ -31,7 +31,6 @@ from dpcohort.data import Persons
 from dpcohort.deploy.guard._files import GuardedData
 from dpcohort.deploy.guard._protocol import Vector
 from dpcohort.deploy.guard._terms import ModelTerms, layout_sha256
-from dpcohort.deploy.ledger._terms import Purpose
 from dpcohort.engine import Lattice, Streams, draw_batches
 from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._lattice import KEY_BYTES, Bytes, add_rounded_gaussian_
@@ -155,17 +154,6 @@ class LocalTraining:
         self._refuse_memory(built, loss, made_up_targets(task, 1))
         #: How gradients are computed, and why so, in a sentence.
         self.how = self._isolated.how
-
-    @property
-    def tested(self) -> int:
-        """Units of privacy that are held out for tests; public, as the size is."""
-        return 0 if self._data.held_out is None else len(self._data.held_out)
-
-    def coordinates(self, purpose: Purpose) -> int:
-        """Numbers of one answer."""
-        if purpose == "training":
-            return self.dimension
-        return len(questions_of(self._task).weights)
 
     @one_thread_each()
     def _refuse_memory(self, model: torch.nn.Module, loss: Loss, label: torch.Tensor) -> None:
