@@ -30,6 +30,7 @@ from dpcohort.runs._noised_metrics import (
     Estimate,
     Questions,
     combined,
+    informed,
     noise_of,
     questions_of,
     sharpness,
@@ -199,13 +200,15 @@ class EvaluationTerms:
 
     def results(self, charge: Charge, sums: FloatArray) -> dict[str, Any]:
         """What ``result.json`` says, from noised sums and public numbers alone."""
-        weights, in_all = combined(self.questions, sums, self.records, self.noise)
+        questions = informed(self.questions, sums, self.records, self.noise)
+        weights, in_all = combined(questions, sums, self.records, self.noise)
         found: dict[str, Any] = {
             "charge": charge.id,
             "kept": self.plan.past.paid.kept,
             "unit": self.plan.contract.unit.name,
             "records": int(self.records.sum()),
             "in_all": _plain(in_all),
+            **({"class_shares": list(told)} if (told := questions.class_shares) else {}),
         }
         if len(self.names) <= MOST_TOLD:
             one = np.ones(1, dtype=np.int64)
@@ -216,7 +219,7 @@ class EvaluationTerms:
                     "weight": float(weights[i]),
                     **_plain(
                         combined(
-                            self.questions,
+                            questions,
                             sums[i : i + 1],
                             one * self.records[i],
                             self.noise[i : i + 1],
@@ -284,8 +287,8 @@ def in_words(metrics: Mapping[str, Any]) -> dict[str, str]:
         {'accuracy': '80.0 % (95 % CI 78.6 to 81.4)'}
     """
     found = {}
-    for name, metric in _CALLED.items():
-        if not isinstance(said := metrics.get(name), Mapping):
+    for name, said in metrics.items():
+        if not isinstance(said, Mapping) or (metric := _CALLED.get(name)) is None:
             continue
         value, ends = said.get("value"), [said.get("low"), said.get("high")]
         shown = ["-inf" if e is None else metric.shown(metric.scale * e) for e in ends]

@@ -282,7 +282,7 @@ class Recorder:
                 paid = charge if self.job.repeats else None
                 _, released = read_charge(folder / CHARGES / f"{charge.id}.json")
                 if released:
-                    return {"evaluation": results_again(run.plan, run.task, charge, released)}
+                    return {"evaluation": results_again(run.plan, self.job.task, charge, released)}
         try:
             known = (*run.plan.past.paid.charges, *later)
             charge = paid or terms.charge(known, private=self.job.private)
