@@ -177,5 +177,5 @@ def test_an_evaluation_with_too_little_noise_is_refused(with_run):
     runs = check_terms(with_run(evaluation=said), 40)
     assert runs["spring (evaluation)"].certified_epsilon() < 0.5
     quiet = with_run(evaluation={**said, "least_noise_multiplier": 7.0})
-    with pytest.raises(BudgetExceededError, match="above the 0.5 they state"):
+    with pytest.raises(BudgetExceededError, match=r"above the 0\.5 they state"):
         check_terms(quiet, 40)
