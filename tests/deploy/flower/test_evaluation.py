@@ -15,7 +15,6 @@ from dpcohort.accounting import Contract, gaussian_delta
 from dpcohort.accounting._charges import read_charge, write_charge
 from dpcohort.clients import Population
 from dpcohort.data import Normalisation, PersonTerms
-from dpcohort.deploy._formats import replace
 from dpcohort.deploy.flower import Federation, federate, write_kit
 from dpcohort.deploy.flower._kit import client_folder
 from dpcohort.deploy.flower._record import FederatedJob
@@ -23,7 +22,7 @@ from dpcohort.deploy.flower.client_app import LocalGuards
 from dpcohort.deploy.guard import GuardTerms, ModelTerms
 from dpcohort.deploy.guard._client import GuardClient, GuardRefusedError
 from dpcohort.deploy.guard._files import guarded_data
-from dpcohort.deploy.guard._protocol import EvaluationRequest
+from dpcohort.deploy.guard._protocol import DrawRequest, EvaluationRequest
 from dpcohort.deploy.guard._start import open_guard
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import read_state
@@ -135,6 +134,12 @@ def test_what_a_server_changes_of_it_is_found(done, tmp_path):
     assert "is not what its guard has signed" in finding.message
 
 
+def changed(request, kind=EvaluationRequest, **changes):
+    """A request with other values, or those of them that one of another kind has."""
+    said = {**dict(request), **changes}
+    return kind(**{key: said[key] for key in kind.model_fields})
+
+
 @contextmanager
 def asking(kit, client, socket):
     """Asks a client's guard for the evaluation of a plan, or something like it."""
@@ -154,7 +159,7 @@ def asking(kit, client, socket):
     with service as guard:
         guard.start()
         with GuardClient(socket) as connected:
-            yield lambda **changes: connected.draw(replace(request, **changes))
+            yield lambda **changes: connected.draw(changed(request, **changes))
 
 
 GREEDY = {
@@ -164,6 +169,16 @@ GREEDY = {
     "before the end": ({"round": 0}, "terms"),
     "as a draw": ({"draw": 0}, "terms"),
     "by the name in the ledger": ({"run": "spring (evaluation)"}, "not-accepted"),
+    "a draw by that name": (
+        {
+            "kind": DrawRequest,
+            "run": "spring (evaluation)",
+            "round": 0,
+            "draw": 0,
+            "batch_size": 400,
+        },
+        "not-accepted",
+    ),
     "of another number of records": ({"tested": 10}, "terms"),
     "another number of answers": ({"answers": 3}, "terms"),
     "of another plan": ({"plan": "0" * 64}, "terms"),
@@ -211,6 +226,10 @@ def test_one_unit_of_the_test_records_moves_the_released_sum_by_its_length(unit,
     inputs[rows], labels[rows] = -50.0, 1 - labels[rows]
     moved = np.linalg.norm(released(test_inputs=inputs, test_labels=labels) - before)
     assert 0.3 < moved <= 2
+    if unit == "person":  # all rows of one person, whose mean is one row
+        alone = {"test_persons": np.array(["ann"] * 150)}
+        moved = released(test_labels=1 - arrays["test_labels"], **alone) - released(**alone)
+        assert 0.3 < np.linalg.norm(moved) <= 2
     other = arrays["inputs"] + 1.0
     assert np.array_equal(released(inputs=other), before)
 
