@@ -61,7 +61,7 @@ def figure(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
+    """Draw a figure of runs, plans or results, one style for all, text kept as text.
 
     selection: size x epsilon coloured by probability, a panel for each eta and one for unbiased;
     without a source the paper's setting (100 clients, r = 0.1, its noise formula). Of a run whose
