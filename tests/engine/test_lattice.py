@@ -217,12 +217,12 @@ def test_every_coordinate_is_the_exact_one(exponent):
 def test_doubtful_coordinates_are_found_where_float64_is_wrong():
     """Float64 alone gets the last digit of some wrong, and knows of which it may be."""
     exponent, count = LARGEST_EXPONENT, 6000
-    trusting, doubtful = lattice._nearly_exact(0, count, exponent, KEY)
+    (trusting,), doubtful = lattice._nearly_exact(0, count, [exponent], [KEY])
     settled = rounded_gaussian(count, exponent, lambda size: KEY)
     exact = np.array([exact_coordinate(place, exponent, KEY) for place in range(count)])
     wrong = np.flatnonzero(trusting.numpy() != exact)
     assert wrong.size > 3
-    assert set(wrong.tolist()) <= set(doubtful)
+    assert set(wrong.tolist()) <= {place for _, place in doubtful}
     assert np.array_equal(settled, exact)
 
 
