@@ -526,8 +526,11 @@ class BatchedEngine(Engine):
             return
         moved = parameters[0].new_zeros(len(draws), self._dimension)
         self._take_steps(network, draws, parameters, moved, self._local_steps)
-        for draw, row in zip(draws, moved, strict=True):
-            updates[draw.number][draw.position] = row
+        place = 0
+        for number, some in itertools.groupby(draws, key=lambda draw: draw.number):
+            at = [draw.position for draw in some]
+            updates[number][at[0] : at[-1] + 1] = moved[place : place + len(at)]
+            place += len(at)
 
     @torch.no_grad()
     def _run_into_sum(

@@ -376,19 +376,19 @@ class Lattice:
                 "common_exponent", self.common_exponent, at_least=least, at_most=LARGEST_EXPONENT
             )
 
-    @property
+    @functools.cached_property
     def exponent(self) -> int:
         """The exponent e: the noise has standard deviation 2^e."""
         if self.common_exponent is not None:
             return self.common_exponent
         return exponent_for(self.noise_multiplier)
 
-    @property
+    @functools.cached_property
     def unit(self) -> float:
         """The distance g = z C / 2^e between two points of the lattice."""
         return math.ldexp(self.noise_multiplier * self.clip, -self.exponent)
 
-    @property
+    @functools.cached_property
     def bound(self) -> float:
         """C/g = 2^e / z, what a record may contribute at most, in units of g."""
         return math.ldexp(1.0, self.exponent) / self.noise_multiplier
@@ -501,9 +501,8 @@ def factors_and_finite(
     Returns:
         Factors, 0 for all that count for nothing or are not finite; and which are left.
     """
-    finite = torch.isfinite(norms) & there
-    within = norms <= clip * (1 - _SLACK)
-    factors = torch.where(within, 1 / clip, (1 - _SLACK) / norms) * bound
+    finite = torch.isfinite(norms).logical_and_(there)
+    factors = torch.minimum((1 - _SLACK) / norms, 1 / clip).mul_(bound)
     return torch.where(finite, factors, 0.0), finite
 
 
@@ -511,15 +510,14 @@ def cut_sum(scaled: Tensor, bound: Tensor) -> Tensor:
     """Sums [sums, n] over the records of clipped gradients that are cut to integers.
 
     Args:
-        scaled: [sums, records, n] in units of the lattice; used up.
+        scaled: [sums, records, n] in units of the lattice, all of them numbers; used up.
         bound: [sums, 1], what a record may contribute at most.
     """
     cut = _cut_off_(scaled)
     passed = torch.linalg.vector_norm(cut, dim=2) <= bound * _PASSES
-    cut.view(torch.int64).bitwise_and_(-passed.long()[..., None])
-    if cut.shape[1] * float(bound.max()) < _EXACT_IN_FLOAT64:
-        return cut.sum(1).long()
-    return cut.long().sum(1)
+    if cut.shape[1] * float(bound.max()) < _EXACT_IN_FLOAT64:  # however a product adds up
+        return torch.bmm(passed.double()[:, None], cut)[:, 0].long()
+    return (passed[..., None] * cut).long().sum(1)
 
 
 def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:

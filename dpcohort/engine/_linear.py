@@ -40,8 +40,9 @@ Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
 
 _LINE, _SHORT_LINE = 64, 16  # records; the short ones where a gradient is large
 _LARGE = 1 << 12  # numbers of a gradient
-_AT_A_TIME = 1 << 17  # numbers of gradients, which then stay in a core's cache
+_AT_A_TIME = 1 << 18  # numbers of gradients, which then stay in a core's cache
 _ALIGNED = 8  # numbers of 64 bits in a cache line
+_LARGEST = 1e300  # of a scaled residual: where it is more, its row is nothing but tiny numbers
 _MARGIN = 4.0  # standard deviations by which a batch may be longer than expected
 
 
@@ -80,8 +81,8 @@ class LinearModel:
         >>> loss = tasks.Task(kind="regression", outputs=1, bounds=(-1.0, 1.0)).loss_on()
         >>> x, y = torch.tensor([[3.0, 4.0], [0.1, 0.0]]), torch.tensor([-1.0, -1.0])
         >>> linear = LinearModel.of(model, loss, x, y)
-        >>> linear.clipped_sums(torch.zeros(1, 2), [np.arange(2)], lambda at: (x[at], y[at]), [2],
-        ...                     clips=[1.0])[0]
+        >>> gather = lambda at: (x[at], y[at])
+        >>> linear.clipped_sums(torch.zeros(1, 2), [np.arange(2)], gather, [2], clips=[1.0])[0]
         tensor([[0.7000, 0.8000]])
     """
 
@@ -103,7 +104,9 @@ class LinearModel:
         self._shape_of_targets = targets.shape[1:]
 
     @classmethod
-    def of(cls, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> LinearModel | None:
+    def of(
+        cls, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
+    ) -> LinearModel | None:
         """The closed form of a model; None if it is not one whole linear layer, or the loss not ours.
 
         Args:
@@ -135,7 +138,7 @@ class LinearModel:
     def draws_at_a_time(self, batch_size: int) -> int:
         """How many draws of this public size are worth a pass of one processor."""
         numbers = self._lines_for(batch_size) * self.line * self._numbers
-        return max(1, 8 * _AT_A_TIME // numbers)
+        return max(1, 4 * _AT_A_TIME // numbers)
 
     def clipped_sums(
         self,
@@ -192,7 +195,8 @@ class LinearModel:
             factors, finite = factors_and_finite(norms, lines.there, clip, bound)
             for each in (residuals, lines.rows):  # whatever was no number becomes 0
                 each.view(torch.int64).bitwise_and_(-finite.long().view(-1, 1, 1))
-            formed = self._products(residuals * factors.view(-1, 1, 1), lines.rows, norms.numel())
+            scaled = (residuals * factors.view(-1, 1, 1)).clamp_(-_LARGEST, _LARGEST)
+            formed = self._products(scaled, lines.rows, norms.numel())
             sums = cut_sum(formed.view(*norms.shape, -1), bound)
             total.index_add_(0, lines.draw, sums.view(len(sums), self._outputs, -1))
         return self._flat(total)
@@ -213,16 +217,17 @@ class LinearModel:
             found = []
             for lines in (1, few):
                 numbers = np.tile(np.arange(self.line), lines)
-                (made,) = self._lines(
+                made = self._lines(
                     weights.expand(lines, -1),
                     np.split(numbers, lines),
                     lambda at: (records[0][at], records[1][at]),
                     [1] * lines,
                 )
-                residuals, norms = self._gradients(made)
-                formed = self._products(residuals, made.rows, norms.numel())
-                found.append(torch.cat([norms.view(-1, 1), formed.flatten(1)], dim=1))
-            return torch.cat([found[0], *found[1].chunk(few)], dim=1)
+                for some in made:
+                    residuals, norms = self._gradients(some)
+                    formed = self._products(residuals, some.rows, norms.numel())
+                    found.append(torch.cat([norms.view(-1, 1), formed.flatten(1)], dim=1))
+            return torch.cat(torch.cat(found).split(self.line), dim=1)
 
         return treats_alike(rows_of, (inputs, targets), [self.line])
 
@@ -245,12 +250,13 @@ class LinearModel:
         matrix = torch.zeros(records, self._each, self._width, dtype=torch.float64)
         targets = self._blank.expand(records, *self._shape_of_targets).clone()
         at = torch.from_numpy(places)
-        made = given.new_ones(len(at), self._each, self._used, dtype=torch.float64)
-        made[..., : self._inputs] = given.reshape(len(at), self._each, self._inputs)
-        matrix[..., : self._used].index_copy_(0, at, made)
+        values = given.reshape(len(at), self._each, self._inputs).double()
+        matrix[..., : self._inputs].index_copy_(0, at, values)
         targets.index_copy_(0, at, labels.to(targets))
         there = torch.zeros(records, dtype=torch.bool)
         there[at] = True
+        if self._used > self._inputs:
+            matrix[..., self._inputs] = there[:, None]
         draw = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
         stacked = self._stacked(weights)
         step = max(1, _AT_A_TIME // (self.line * (self._numbers + self._each * self._width)))
