@@ -30,7 +30,7 @@ from dpcohort.cli._terminal import (
 )
 from dpcohort.config import Config, load_config
 from dpcohort.errors import InputError
-from dpcohort.metrics import METRICS, check_together
+from dpcohort.metrics import METRICS, Check, check_together
 from dpcohort.runs import EachRound, Run, compare_runs, load_group, summarise_seeds
 from dpcohort.runs._evaluation import SeedSummary
 
@@ -73,7 +73,7 @@ def compare(
     if csv is not None:
         write_text(csv, _groups_csv(summaries))
     if latex is not None:
-        write_text(latex, _latex_table(groups_table(summaries)))
+        write_text(latex, _latex_table(groups_table(summaries, checks)))
     if as_json:
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
@@ -81,7 +81,7 @@ def compare(
             checks={name: None if c is None else c.to_dict() for name, c in checks.items()},
         )
         return
-    console.print(groups_table(summaries))
+    console.print(groups_table(summaries, checks))
     for name, check in checks.items():  # before anything is said in favour of a group
         if check is not None and not check.is_better:
             say(f"WARNING: {name}: {check.sentence}.", style="yellow")
@@ -89,7 +89,7 @@ def compare(
         say(comparison.sentence)
 
 
-def groups_table(summaries: dict[str, SeedSummary]) -> Table:
+def groups_table(summaries: Mapping[str, SeedSummary], checks: Mapping[str, Check | None]) -> Table:
     """The main metric of each group with its confidence interval."""
     metrics = {summary.metric: METRICS[summary.metric] for summary in summaries.values()}
     what = " or ".join(metric.words for metric in metrics.values())
@@ -98,6 +98,7 @@ def groups_table(summaries: dict[str, SeedSummary]) -> Table:
     for name, summary in summaries.items():
         found, worst, metric = summary.score, summary.worst_class, metrics[summary.metric]
         shown = "not a number" if found is None else metric.text(found.mean)
+        shown += "" if (check := checks[name]) is None else check.auc_in_words
         interval = "-"
         if found is not None and found.count > 1:
             ends = (metric.shown(metric.scale * end) for end in (found.low, found.high))

@@ -270,6 +270,16 @@ class Dataset:
         """The training rows of these records, all that are used of a person."""
         return records if self.persons is None else self.persons.all_rows(records)
 
+    def knowing_rare_classes(self) -> Dataset:
+        """The same whose task says how frequent classes are, where public test records show it."""
+        if not (self.test_is_public and self.task.predicts_classes) or self.task.class_shares:
+            return self
+        counts = np.bincount(self.test_labels, minlength=self.classes)
+        if not counts.all():
+            return self
+        task = replace(self.task, class_shares=tuple((counts / counts.sum()).tolist()))
+        return replace(self, task=task) if task.is_uneven else self
+
     def held_out(self, kept: IntArray, held: IntArray, *, name: str) -> Dataset:
         """The same with the training records ``kept``; those ``held`` are its test records.
 
@@ -406,7 +416,7 @@ def dataset_from_arrays(
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]
-    )
+    ).knowing_rare_classes()
 
 
 def _person_names(field: str, given: ArrayLike, rows: int) -> NDArray[np.str_]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from torch import nn
 
 from dpcohort.config import load_config
@@ -71,13 +70,12 @@ def predicted_table(run: Run, table: Any) -> tuple[dict[str, list[Any]], list[st
     outputs, task = model_outputs(run, inputs), run.task
     values = task.predictions(outputs)
     if task.kind == "multi-label":
-        chances = 1.0 / (1.0 + np.exp(-outputs.astype(np.float64)))
         found = {task.called(k): values[:, k].tolist() for k in range(task.outputs)}
     elif task.predicts_classes:
-        chances = softmax(outputs.astype(np.float64), axis=1)
         found = {"prediction": [task.called(one) for one in values.tolist()]}
     else:
         return {"prediction": values.tolist()}, remarks
+    chances = task.chances(outputs)
     for k in range(task.outputs):
         found[f"probability of {task.called(k)}"] = chances[:, k].tolist()
     return found, remarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -287,8 +287,9 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
-        return task_of(self.settings)
+        """What is predicted, with the shares of classes that an evaluation told."""
+        task, told = task_of(self.settings), (self.evaluation or {}).get("class_shares")
+        return replace(task, class_shares=tuple(told)) if told else task
 
     @property
     def metric(self) -> Metric:

@@ -6,7 +6,7 @@ const dpcohortExplorer = (() => {
   const {
     data, draw, layout, ranked, logAxis, marks, ring, series, inert, digits,
   } = dpcohortFrame;
-  const given = data.explorer;
+  const given = data.sections["what-if"];
   const at = (id) => document.getElementById(id);
   const element = (tag, content) => Object.assign(document.createElement(tag), content);
   if (!given.available) return { start() {} };
@@ -242,3 +242,4 @@ const dpcohortExplorer = (() => {
 
   return { start, compute, read, get outcome() { return outcome; } };
 })();
+dpcohortExplorer.start();

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.accounting import calibrate_noise
+from dpcohort.accounting import Contract, calibrate_noise
 from dpcohort.clients import Budget
 from dpcohort.plan import selection_problem
-from dpcohort.report.html._explorer import EPSILON_FACTORS, explorer_data
+from dpcohort_lab.explorer import EPSILON_FACTORS, explorer_data, section
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,10 @@ def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):
         assert (column <= 1.01 * exact).all()
 
 
-def test_too_many_clients_have_no_explorer(plan, monkeypatch):
-    monkeypatch.setattr("dpcohort.report.html._explorer.MOST_POINTS", 3)
+def test_where_nothing_can_be_solved_again_it_says_why(plan, small, monkeypatch):
+    distributed = small(accountant=Contract(trust="distributed", colluding=1))
+    shown = section(distributed)
+    assert "here it is distributed" in shown.data["why"]
+    assert (shown.title, "here it is distributed" in shown.markup) == ("", True)
+    monkeypatch.setattr("dpcohort_lab.explorer.MOST_CLIENTS", 3)
     assert "what-if" in explorer_data(plan)["why"]
