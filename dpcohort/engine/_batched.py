@@ -528,9 +528,9 @@ class BatchedEngine(Engine):
         self._take_steps(network, draws, parameters, moved, self._local_steps)
         place = 0
         for number, some in itertools.groupby(draws, key=lambda draw: draw.number):
-            at = [draw.position for draw in some]
-            updates[number][at[0] : at[-1] + 1] = moved[place : place + len(at)]
-            place += len(at)
+            own = [draw.position for draw in some]
+            updates[number][own[0] : own[-1] + 1] = moved[place : place + len(own)]
+            place += len(own)
 
     @torch.no_grad()
     def _run_into_sum(

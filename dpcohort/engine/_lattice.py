@@ -517,7 +517,8 @@ def cut_sum(scaled: Tensor, bound: Tensor) -> Tensor:
     passed = torch.linalg.vector_norm(cut, dim=2) <= bound * _PASSES
     if cut.shape[1] * float(bound.max()) < _EXACT_IN_FLOAT64:  # however a product adds up
         return torch.bmm(passed.double()[:, None], cut)[:, 0].long()
-    return (passed[..., None] * cut).long().sum(1)
+    sums: Tensor = (passed[..., None] * cut).long().sum(1)
+    return sums
 
 
 def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:

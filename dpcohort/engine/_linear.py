@@ -6,12 +6,13 @@ residual, the gradient of its loss by the layer's outputs. Its norm is |r| |x|. 
 record is several rows, it is the sum of these products. So no network is run and no graph is kept:
 two small products of matrices and a few operations on single numbers, for all draws of a round.
 
-Everything is in 64 bits, and in **lines** of as many records as the model's shape alone says, filled
-up with blank records, which contribute exactly nothing. A draw has as many lines as its public batch
-size needs with a margin of four standard deviations, and further ones if its batch is longer yet.
-All products have one shape, whatever was drawn and whatever else is drawn: no bit of a record or of
-a draw depends on others, nor on how many processors there are. That holds of what is ours; of
-torch's products it is tried on made-up records before any other is computed (``keeps_apart``).
+Everything is in 64 bits, and in **lines** of as many records as the model's shape alone says,
+filled up with blank records, which contribute exactly nothing. A draw has as many lines as its
+public batch size needs with a margin of four standard deviations, and further ones if its batch is
+longer yet. All products have one shape, whatever was drawn and whatever else is drawn: no bit of a
+record or of a draw depends on others, nor on how many processors there are. That holds of what is
+ours; of torch's products it is tried on made-up records before any other is computed
+(``keeps_apart``).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class LinearModel:
     def of(
         cls, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
     ) -> LinearModel | None:
-        """The closed form of a model; None if it is not one whole linear layer, or the loss not ours.
+        """The closed form; None of what is not one whole linear layer, or has another loss.
 
         Args:
             model: any module.
@@ -227,7 +228,7 @@ class LinearModel:
                     residuals, norms = self._gradients(some)
                     formed = self._products(residuals, some.rows, norms.numel())
                     found.append(torch.cat([norms.view(-1, 1), formed.flatten(1)], dim=1))
-            return torch.cat(torch.cat(found).split(self.line), dim=1)
+            return torch.cat(torch.cat(found).chunk(1 + few), dim=1)
 
         return treats_alike(rows_of, (inputs, targets), [self.line])
 
@@ -256,7 +257,7 @@ class LinearModel:
         there = torch.zeros(records, dtype=torch.bool)
         there[at] = True
         if self._used > self._inputs:
-            matrix[..., self._inputs] = there[:, None]
+            matrix[..., self._inputs] = 1.0
         draw = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
         stacked = self._stacked(weights)
         step = max(1, _AT_A_TIME // (self.line * (self._numbers + self._each * self._width)))
