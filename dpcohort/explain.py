@@ -48,6 +48,7 @@ __all__ = [
     "explain_client",
     "explain_clients",
     "noise_gains",
+    "papers_noise",
     "sweep",
     "value_of_trust",
 ]
