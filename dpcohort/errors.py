@@ -121,6 +121,7 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "sklearn", "cryptography"), "train"),
     **dict.fromkeys(("jinja2", "plotly"), "report"),
     "pyarrow": "tables",
+    **dict.fromkeys(("onnx", "skops", "pandas"), "export"),
     "flwr": "flower",
     "tensorboard": "tensorboard",
 }
