@@ -31,6 +31,8 @@ from dpcohort.limits import exhausted
 
 if TYPE_CHECKING:
     from dpcohort.cli._sources import data_changes as data_changes
+    from dpcohort.cli._sources import is_run_place as is_run_place
+    from dpcohort.cli._sources import plan_from as plan_from
     from dpcohort.cli._sources import read_config as read_config
     from dpcohort.cli._terminal import ClientsOption as ClientsOption
     from dpcohort.cli._terminal import DataDirOption as DataDirOption
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
-    _sources="data_changes read_config",
+    _sources="data_changes is_run_place plan_from read_config",
     _terminal=(
         "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument console "
         "new_table print_json print_note say show_messages showing_progress sparkline typed_here"
@@ -166,7 +168,6 @@ explain    Say why a client has its probability and noise, and what would change
 rules      List all rules: what each needs, what it leaks, where it comes from.
 replan     Go on with a run: clients leave, join or change, from what is left of each budget.
 what-if    Try several values of one setting, without drawing a schedule or training.
-figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
 tune       Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
 worth      Say what budgets are worth: accuracy against ε, and who should raise it first.
 train      Train; the ledger is written before every round, so a crash never hides spending.
@@ -197,7 +198,7 @@ _SHARED_HOMES = {
     "verify": ("verify", "receipt"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.
-_IN_THE_LAB = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
+_IN_THE_LAB = (*("bound", "compare-rules", "figure", "personal", "reproduce", "schemes", "search"),)
 
 
 def home_of(command: str) -> str:

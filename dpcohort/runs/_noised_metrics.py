@@ -400,11 +400,15 @@ def questions_of(task: Task) -> Questions:
 
 
 def noise_of(epsilon: FloatArray, delta: FloatArray, sensitivity: float) -> FloatArray:
-    """Standard deviation of the noise on each client's sums, for what it pays."""
+    """Standard deviation of the noise on each client's sums, for what it pays.
+
+    Rounded up, so that server and owner come to the same number on machines of their own.
+    """
     least = gaussian_mu(
         epsilon=np.minimum(epsilon, _MOST_EPSILON), delta=delta * (1 - _FOR_SAMPLING)
     )
-    noise: FloatArray = sensitivity / least
+    digits, exponent = np.frexp(sensitivity / least)
+    noise: FloatArray = np.ldexp(np.ceil(np.ldexp(digits, 26)), exponent - 26)
     return noise
 
 

@@ -20,6 +20,7 @@ import torch
 from safetensors.numpy import save as tensors_as_bytes
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import read_charge, write_charge
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import atomic_writer, write_text
@@ -276,26 +277,32 @@ class Recorder:
         if folder is not None and (folder / RESULT).exists():
             return {"evaluation": result_in(folder).get("evaluation")}
         later = run.later_charges()
+        paid: Charge | None = None
         for charge in later:  # of a run that was stopped after it was paid for
             if charge.what == "evaluation" and folder is not None:
+                paid = charge if self.job.repeats else None
                 _, released = read_charge(folder / CHARGES / f"{charge.id}.json")
                 if released:
                     return {"evaluation": results_again(run.plan, self.job.task, charge, released)}
         try:
-            charge = terms.charge((*run.plan.past.paid.charges, *later), private=self.job.private)
+            known = (*run.plan.past.paid.charges, *later)
+            charge = paid or terms.charge(known, private=self.job.private)
         except DpcohortError as error:
             run.warnings.append(f"no evaluation: {error}")
             return {}
         if folder is None:
             run.unwritten = (*run.unwritten, charge)
-            sums = self.job.noised_sums(run, terms)
         else:
             (folder / CHARGES).mkdir(exist_ok=True)
-            path = folder / CHARGES / f"{charge.id}.json"
-            write_charge(path, charge)
-            sums = self.job.noised_sums(run, terms)
-            write_charge(path, charge, **terms.released(sums))
-        return {"evaluation": terms.results(charge, sums)}
+            write_charge(folder / CHARGES / f"{charge.id}.json", charge)
+        sums = self.job.noised_sums(run, terms)
+        if not sums:
+            run.warnings.append("no evaluation: no client answered; what was charged stays so.")
+            return {}
+        terms, found = terms.of_those(sums)
+        if folder is not None:
+            write_charge(folder / CHARGES / f"{charge.id}.json", charge, **terms.released(found))
+        return {"evaluation": terms.results(charge, found)}
 
     def close(self) -> None:
         """Close the files."""

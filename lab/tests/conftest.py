@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,25 +16,6 @@ middle,500,1.5,1e-5,no
 open,400,6,1e-5,false
 gift,300,,,yes
 """
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _this_checkout_is_announced(tmp_path_factory):
-    """The entry points of lab/pyproject.toml, also those that came after the installation."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    place = tmp_path_factory.mktemp("installed")
-    info = place / "dpcohort_lab-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpcohort-lab\nVersion: 0.1.0\n")
-    lines = [
-        line
-        for group, entries in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(place)
-        yield
 
 
 class Terminal:

@@ -298,7 +298,7 @@ def test_no_command_runs_anything_of_a_hostile_file(tried):
 
 def test_what_is_only_read_is_not_even_run_where_it_was_allowed(tried):
     assert main(["--allow-code", "hostile_marker"]) == 0
-    reading = {"explain", "verify", "receipt", "report", "figure", "watch", "guard", "ledger"}
+    reading = {"explain", "verify", "receipt", "report", "watch", "guard", "ledger"}
     # Without a client, explain tells what pooling is worth, which the rule decides.
     assert tried(("run", "plan", "terms"), reading, without=("client",)) == reading
 

@@ -183,7 +183,7 @@ def test_a_network_that_mixes_records_is_given_one_at_a_time():
         changed = replace(job, data=replace(data, test_inputs=inputs))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EvaluationTerms, "keys", lambda self, seed: keys)
-            return changed.noised_sums(run, job.evaluation)
+            return np.stack(list(changed.noised_sums(run, job.evaluation).values()))
 
     other = data.test_inputs.copy()
     other[0] = 1e6
@@ -474,7 +474,7 @@ def test_what_no_evaluation_can_be_paid_for_is_refused_before_anything_is_spent(
 
 
 def test_a_federation_refuses_a_plan_that_keeps_a_share():
-    with pytest.raises(ValueError, match="which guards cannot make yet"):
+    with pytest.raises(ValueError, match="mods of an app do not"):
         Federation(
             run="one", plan=planned(visits()), clients=None,
             model={"name": "logistic", "input_shape": [1], "classes": 2},

@@ -20,9 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
@@ -49,8 +50,6 @@ from dpcohort.report.html._sources import (
     Headline,
     Notice,
     ReadRun,
-    Reproduction,
-    Tone,
     accuracy_curve,
     baseline_of,
     class_accuracy,
@@ -58,7 +57,6 @@ from dpcohort.report.html._sources import (
     group_check,
     headline_of,
     read_groups,
-    read_reproduction,
     read_worth,
 )
 from dpcohort.runs import (
@@ -117,11 +115,23 @@ def write_report(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
         )
     if results:
-        report = report_of_reproduction(read_reproduction(results[0]))
+        report = _report_of_result(results[0])
     else:
         groups = read_groups(sources, method=method)
         report = report_of_runs(groups, method=method, data=data, worth=worth)
     write_text(path, render(report))
+    return report
+
+
+def _report_of_result(path: str | Path) -> Report:
+    """The report about a file, by the installed distribution that reads such results."""
+    entries = metadata.entry_points(group="dpcohort.results")
+    if not entries:
+        raise InputError.because(
+            f"{path} is a file, and a report is about run folders. A result of dpcohort reproduce "
+            "is shown with dpcohort-lab: pip install dpcohort-lab"
+        )
+    report: Report = min(entries, key=lambda entry: entry.name).load()(path)
     return report
 
 
@@ -206,7 +216,7 @@ class Report:
     """Everything the page shows.
 
     Attributes:
-        kind: what it is about.
+        kind: ``run``, ``comparison``, or what an installed distribution reports about.
         title: of the page.
         headline: the first sentence.
         stamp: NOT PRIVATE and why; empty for a private run.
@@ -235,11 +245,10 @@ class Report:
         config: the configuration, to save and run again.
         sections: what installed distributions add.
         worth: clients by what a larger budget takes off the noise, and what is predicted of it.
-        reproduction: of a recipe's result.
         scored: which model was tested, in words; empty if the runs differ in it.
     """
 
-    kind: Literal["run", "comparison", "reproduction"]
+    kind: str
     title: str
     headline: Headline
     stamp: str
@@ -267,7 +276,6 @@ class Report:
     config: str = ""
     sections: tuple[Section, ...] = ()
     worth: dict[str, Any] = field(default_factory=dict)
-    reproduction: Reproduction | None = None
     scored: str = ""
 
     def chart_data(self) -> dict[str, Any]:
@@ -280,7 +288,6 @@ class Report:
             "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
             "worth": self.worth.get("curves", []),
-            "cells": [] if self.reproduction is None else list(self.reproduction.cells),
         }
 
 
@@ -351,32 +358,6 @@ def report_of_runs(
         sections=added_sections(run.plan),
         worth=_worth(run, worth),
         scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
-    )
-
-
-def report_of_reproduction(found: Reproduction) -> Report:
-    """The report about a result of ``dpcohort reproduce``."""
-    judged = [holds for _, holds, _ in found.findings if holds is not None]
-    result = found.title
-    if found.cells:
-        result += f": {len(found.cells)} cells measured"
-    if judged:
-        result += f", {sum(judged)} of {len(judged)} statements hold"
-    kept = "every promise certified" if found.promises_hold else "NOT every promise is certified"
-    verdict = kept if found.cells else "nothing was trained"
-    good = found.promises_hold and not found.problems
-    tone: Tone = "good" if found.cells and not found.warning else "plain"
-    return Report(
-        kind="reproduction",
-        title=found.title,
-        headline=Headline(
-            result, verdict, tone if good else "bad", kind="SIMULATION" if found.cells else ""
-        ),
-        stamp=NOT_PRIVATE if found.cells else "",
-        problems=found.problems,
-        facts={"Result": dict(found.facts)},
-        rerun=(found.command,) if found.command else (),
-        reproduction=found,
     )
 
 

@@ -67,6 +67,14 @@ def saved_worth(plan: Plan, path: Path) -> dict:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_added():
+    """A distribution that is installed beside this one may add a section to each report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpcohort.report.html._page.added_sections", lambda plan: ())
+        yield
+
+
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return small_plan()

@@ -13,6 +13,7 @@ import pytest
 
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.report import Section, fill_template
+from dpcohort.report._sections import added_sections
 from dpcohort.report.html._page import data_block, render, write_report
 
 
@@ -36,6 +37,7 @@ def test_an_installed_distribution_adds_a_section(monkeypatch, tmp_path, plan, m
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sections-of-this-test\n")
     (info / "entry_points.txt").write_text("[dpcohort.report]\nmine = section_of_this_test:added\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("dpcohort.report.html._page.added_sections", added_sections)
     monkeypatch.setitem(sys.modules, "section_of_this_test", SimpleNamespace(added=added))
     write_report([run_folder(plan, tmp_path / "run")], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -44,7 +46,7 @@ def test_an_installed_distribution_adds_a_section(monkeypatch, tmp_path, plan, m
     allowed = base64.b64encode(hashlib.sha256(b"var mine = 1;").digest()).decode()
     assert f"'sha256-{allowed}'".replace("'", "&#39;") in page
     block = re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL).group(1)
-    assert json.loads(block)["sections"] == {"mine": list(plan.population.ids)}
+    assert json.loads(block)["sections"]["mine"] == list(plan.population.ids)
     write_report([run_folder(many(9), tmp_path / "nine")], tmp_path / "page.html")
     assert "Not shown: there are &lt;too&gt; many clients." in (tmp_path / "page.html").read_text()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.runs import train
 
 
@@ -69,6 +70,20 @@ def test_figures_of_a_plan(terminal, config, tmp_path):
     assert (tmp_path / "s.svg").exists()
     terminal("figure", tmp_path / "plan.json", "accuracy", code=2)
     assert "needs a finished run" in terminal.errors
+
+
+def test_an_adaptive_run_is_drawn_by_its_draws_and_its_plan_is_not(terminal, tmp_path):
+    clients = Population.from_arrays(sizes=[300] * 4, epsilon=[0.5, 1, 4, 8], delta=1e-5)
+    settings = Training(rounds=2, cohort_size=2, batch_size=30, dimension=650)
+    plan = make_adaptive_plan(clients, settings, seed=0)
+    train(plan, "logistic", "digits", device="cpu", seed=0, out=tmp_path / "run")
+    for name in ("participation", "selection"):
+        found = terminal.json("figure", tmp_path / "run", name, "-o", tmp_path / f"{name}.png")
+        assert list(found["plans"]) == ["run"]
+        of_plan = ("figure", tmp_path / "run/plan.json", name, "-o", tmp_path / "none.png")
+        terminal(*of_plan, code=2)
+        assert "Draw this figure of the run" in terminal.errors
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_the_figure_of_a_result(terminal, tmp_path):

@@ -10,19 +10,32 @@ from typing import Annotated, Any
 from matplotlib.figure import Figure
 from typer import Argument, Option
 
-from dpcohort._validate import IntArray, choice, nearest
-from dpcohort.cli._sources import is_run_place, plan_from, read_config
-from dpcohort.cli._terminal import ClientsOption, JsonOption, SetOption, console, print_json
+from dpcohort.cli import (
+    ClientsOption,
+    JsonOption,
+    SetOption,
+    console,
+    is_run_place,
+    plan_from,
+    print_json,
+    read_config,
+)
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_RESULT, read_bounded
 from dpcohort.plan import Plan
-from dpcohort.report import _figures as figures
-from dpcohort.report import panels_at, save_selection_figure
-from dpcohort.report._figures import picture_format
-from dpcohort.report.html._sources import read_reproduction
-from dpcohort.runs import Run, configured_population, load_group
-from dpcohort.runs._folder import no_run
+from dpcohort.report import (
+    accuracy_figure,
+    picture_format,
+    save_figure,
+    save_selection_figure,
+    selection_figure,
+)
+from dpcohort.runs import Run, configured_population, load_group, no_run
+from dpcohort_lab import figures
+from dpcohort_lab.checks import IntArray, choice, did_you_mean
+from dpcohort_lab.figures import panels_at
+from dpcohort_lab.recipes.page import read_reproduction
 
 NAMES = ("selection", "accuracy", "noise", "participation", "budgets", "cells")
 _RESULTS = (Path("reproduced"), Path("results"))  # where results of recipes lie
@@ -48,7 +61,7 @@ def figure(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
+    """Draw a figure of runs, plans or results, one style for all, text kept as text.
 
     selection: size x epsilon coloured by probability, a panel for each eta and one for unbiased;
     without a source the paper's setting (100 clients, r = 0.1, its noise formula). Of a run whose
@@ -100,7 +113,7 @@ def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
     for place in (place for place in others if not place.exists()):
         if not is_run_place(place):
             raise InputError.because(f"{place} does not exist, so there is nothing to draw.")
-        if not named and nearest(str(place), NAMES):
+        if not named and did_you_mean(str(place), NAMES):
             choice("figure", str(place), NAMES)  # a name that is misspelt
         raise no_run(place)
     if named:
@@ -157,7 +170,7 @@ def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, dict[str, Any
         groups = _groups(sources)
         receipts = (r for runs in groups.values() for run in runs for r in run.receipts())
         drawing = (
-            figures.accuracy_figure(groups)
+            accuracy_figure(groups)
             if name == "accuracy"
             else figures.budgets_figure(list(receipts))
         )
@@ -166,7 +179,7 @@ def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, dict[str, Any
         plans = {_title(source): _plan_and_draws(source) for source in sources}
         drawing = _plan_figure(name, plans)
         told = {"plans": {title: plan.sha256 for title, (plan, _) in plans.items()}}
-    figures.save_figure(drawing, out)
+    save_figure(drawing, out)
     return told
 
 
@@ -214,7 +227,7 @@ def _plan_figure(name: str, plans: Mapping[str, tuple[Plan, IntArray | None]]) -
         return figures.noise_figure(plan)
     people = plan.population
     panels, scale_name = plan.participation.shares(draws, people.unbiased, title)
-    return figures.selection_figure(people, panels, scale_name=scale_name)
+    return selection_figure(people, panels, scale_name=scale_name)
 
 
 def _eta(word: str) -> float | str:
