@@ -133,6 +133,7 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "sklearn", "cryptography"), "train"),
     **dict.fromkeys(("jinja2", "plotly"), "report"),
     "pyarrow": "tables",
+    **dict.fromkeys(("onnx", "skops", "pandas"), "export"),
     "flwr": "flower",
     "tensorboard": "tensorboard",
     **dict.fromkeys(("onnx", "skops"), "export"),
