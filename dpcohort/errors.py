@@ -18,6 +18,7 @@ A message says what was given, what is allowed and what to do next.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BudgetExceededError",
@@ -61,6 +62,10 @@ class InputError(DpcohortError, ValueError):
         super().__init__(message)
         self.field = field
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors go from process to process with their message as it is."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     @classmethod
     def because(cls, message: str) -> InputError:
         """An input error in free words, for what no single field is to blame for."""
@@ -80,6 +85,13 @@ class InputError(DpcohortError, ValueError):
         error = cls.because(f"{field} {words}")
         error.field = field
         return error
+
+
+def _restored(kind: type[InputError], args: tuple[Any, ...], known: dict[str, Any]) -> InputError:
+    error = kind.__new__(kind)
+    ValueError.__init__(error, *args)
+    error.__dict__.update(known)
+    return error
 
 
 class FileFormatError(InputError):
@@ -131,8 +143,12 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "sklearn", "cryptography"), "train"),
     **dict.fromkeys(("jinja2", "plotly"), "report"),
     "pyarrow": "tables",
+    **dict.fromkeys(("onnx", "skops", "pandas"), "export"),
     "flwr": "flower",
     "tensorboard": "tensorboard",
+    **dict.fromkeys(("onnx", "skops"), "export"),
+    "prometheus_client": "operate",
+    "distributed": "cluster",
 }
 
 

@@ -18,7 +18,6 @@ from dpcohort.cli._terminal import (
     SetOption,
     console,
     print_json,
-    print_note,
     say,
     shape_from,
     typed_here,
@@ -283,9 +282,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.models._weights import weights_sha256  # loads torch
 
     config = load_config(path).with_overrides(changes or [])
-    if config.evaluation is not None and config.evaluation.ask:
-        print_note("guards make no evaluation yet: its share of each budget goes to the training.")
-    config = config.with_overrides(["evaluation.ask=false"])
     data = configured_data(config)
     weights = None if config.model.weights is None else config.folder / config.model.weights
     section = data_section(config)
