@@ -241,6 +241,7 @@ def start_of(
         rule=config.rule,
         task=data.task.kind,
         row_bound=data.row_bound if config.model.name == "logistic" else math.inf,
+        summed_rows=data.summed_rows,
         config=config,
     )
     return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
