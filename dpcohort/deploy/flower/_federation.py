@@ -24,7 +24,7 @@ from dpcohort.config._schema import OptimiserSection, check_optimiser
 from dpcohort.deploy._formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.guard._protocol import PROTOCOL, Hello
-from dpcohort.deploy.guard._terms import ModelTerms, pool_from_plan
+from dpcohort.deploy.guard._terms import ModelTerms, evaluation_group, pool_from_plan
 from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
     Members,
@@ -277,11 +277,13 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
             f"{hello.counted} draws of a run of this name are counted: go on with that run "
             "(resume), or give this one another name"
         )
-    asked = evaluation_asked_of(plan, k) if hello.tested else {}
+    together = evaluation_group(plan, federation.members, k)
+    asked = evaluation_asked_of(plan, k) if hello.tested or together is not None else {}
     if asked:
         evaluation = hello.accepted.get("evaluation")
         if isinstance(evaluation, Mapping):
             short = _shortfalls(evaluation, asked, (), ())
+            short += [] if together is None else _other_group(evaluation, together)
             found += [f"of the evaluation: {words}" for words in short]
         else:
             found.append("its terms allow no evaluation, for which the plan keeps a share")
@@ -296,16 +298,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
     if plan.noise.only_sums:
         client = plan.population.ids[k]
-        needed = pool_from_plan(plan, federation.members, client=client).outline()
-        pool = accepted.get("pool")
-        if not isinstance(pool, Mapping):
-            found.append("its terms do not pool noise, and the plan does")
-        else:
-            found += [
-                f"{key} of its pool is not that of the plan and the members' keys"
-                for key, value in needed.items()
-                if pool.get(key) != value
-            ]
+        found += _other_group(accepted, pool_from_plan(plan, federation.members, client=client))
     wanted = reports_asked_of(plan, k)
     if not wanted:
         return found
@@ -315,6 +308,18 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         return [*found, f"its terms allow no reports, from which the rule {rule} chooses"]
     short = _shortfalls(reports, wanted, ("statistic", "loss_bound", "mini_batch"), ("count",))
     return found + [f"of reports: {words}" for words in short]
+
+
+def _other_group(accepted: Mapping[str, object], group: AcceptedGroup) -> list[str]:
+    """What of the noise that accepted terms count on is not that of the plan."""
+    pool = accepted.get("pool")
+    if not isinstance(pool, Mapping):
+        return ["its terms do not pool noise, and the plan does"]
+    return [
+        f"{key} of its pool is not that of the plan and the members' keys"
+        for key, value in group.outline().items()
+        if pool.get(key) != value
+    ]
 
 
 def _shortfalls(
