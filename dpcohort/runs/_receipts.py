@@ -290,7 +290,9 @@ class Receipt(ClientReceipt):
     @property
     def _computed(self) -> dict[str, Any]:
         """What its file says that follows from the rest."""
-        values: dict[str, Any] = {"holds": self.holds}
+        simulated = "simulation" in self.unprotected
+        kind = "simulation" if simulated else self.unprotected.lower() or "private"
+        values: dict[str, Any] = {"kind": kind, "protects": self.protects.name, "holds": self.holds}
         if self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
         if self.charged is not None:

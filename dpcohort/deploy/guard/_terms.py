@@ -397,7 +397,8 @@ def _normalisation(given: Any) -> Normalisation:
     return constants
 
 
-def _persons(given: Any) -> PersonTerms | None:
+def persons_of_file(given: Any) -> PersonTerms | None:
+    """How the rows of a person are used, from a table [persons]; None without one."""
     if given is None or isinstance(given, PersonTerms):
         return given
     _check_table("persons", given, [field.name for field in fields(PersonTerms)])
@@ -476,7 +477,7 @@ class GuardTerms(Format):
     model: ModelTerms
     normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
     table: TableTerms | None = None
-    persons: Annotated[PersonTerms | None, PlainValidator(_persons)] = None
+    persons: Annotated[PersonTerms | None, PlainValidator(persons_of_file)] = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
     identity: str = ""
     closed_runs: Annotated[tuple[str, ...], _names("a list of names of runs")] = ()

@@ -182,6 +182,10 @@ GREEDY = {
         },
         "not-accepted",
     ),
+    "a draw in its place": (
+        {"kind": DrawRequest, "batch_size": 1},
+        "terms",
+    ),
     "of another number of records": ({"tested": 10}, "terms"),
     "another number of answers": ({"answers": 3}, "terms"),
     "of another plan": ({"plan": "0" * 64}, "terms"),
