@@ -168,13 +168,13 @@ FILES = {
     ),
     **dict.fromkeys(("certificate", "key", "authority"), ("data",)),
     **dict.fromkeys(("name", "data"), ("data", "config")),
-    **dict.fromkeys(("terms", "members"), ("terms",)),
+    **dict.fromkeys(("terms", "members", "federation"), ("terms",)),
     **dict.fromkeys(("path", "client"), ("run", "plan", "data")),
     "data_dir": ("cifar",),
 }
 #: What the others are given where they must be; None leaves them out.
 VALUES = {
-    **dict.fromkeys(("source", "config"), "good.toml"),
+    **dict.fromkeys(("source", "config", "federation"), "good.toml"),
     **dict.fromkeys(("clients",), "clients.csv"),
     **dict.fromkeys(("run", "runs", "sources"), "run-marker"),
     **dict.fromkeys(("terms",), "terms-name-hostile_marker.toml"),
