@@ -69,6 +69,7 @@ from dpcohort.engine._experiment import (
     release_sum,
 )
 from dpcohort.engine._isolated import IsolatedModel
+from dpcohort.engine._joined_draws import JoinedDraw, JoinedDraws, room_for
 from dpcohort.engine._lattice import Lattice, release
 from dpcohort.engine._randomness import (
     draw_names,
@@ -85,6 +86,7 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private draws at a time
+_JOINED_ON = {"cuda"}  # devices on which private draws share passes
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _READY = 4  # tasks for each worker that are made ready while the round before is computed
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
@@ -162,6 +164,10 @@ class BatchedEngine(Engine):
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
+        self._joined: JoinedDraws | None = None
+        self._drawn_ahead: list[Draw] = []
+        if self._is_private and self._device.type in _JOINED_ON:
+            self._joined = alone.joined_draws(self._records.gather, self.micro_batch)
         self._joins_draws = (
             not on_cpu
             and not self._is_private
@@ -384,7 +390,7 @@ class BatchedEngine(Engine):
             draws, turn = task
             try:
                 if draws[0].number in distributed:
-                    self._add_integers(network, draws[0], parameters, distributed[draws[0].number])
+                    self._add_integers(network, draws, parameters, distributed[draws[0].number])
                 elif turn is None:
                     self._run(network, draws, parameters, updates)
                 else:
@@ -482,11 +488,18 @@ class BatchedEngine(Engine):
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
         every = [draw for e, cohort in enumerate(cohorts) for draw in self._draws(e, cohort)]
+        if self._drawn_ahead and self._prepared and _same(self._prepared[0], cohorts):
+            every = self._drawn_ahead
+        self._drawn_ahead = []
         if self._is_private:  # of every draw its own rank draws the batch and the noise
             own = self._own_rows(cohorts)
             every = [draw for draw in every if draw.position in own[draw.number]]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
-        yield from ([draw] for draw in every if draw.experiment.releases_sums)
+        sums = [draw for draw in every if draw.experiment.releases_sums]
+        if self._joined is None:
+            yield from ([draw] for draw in sums)
+        else:
+            yield from (list(own) for _, own in itertools.groupby(sums, lambda draw: draw.number))
         at_a_time = self._draws_of_a_pass(cohorts)
         for start in range(0, len(draws), at_a_time):
             yield draws[start : start + at_a_time]
@@ -615,32 +628,90 @@ class BatchedEngine(Engine):
         Only sums with their noise leave it; those of public clients have none.
         """
         per_group = len(draws) // weights.shape[0]
-        rows, sums, exponents, keys, factors = [], [], [], [], []
+        private = [row for row, draw in enumerate(draws) if draw.noise_multiplier > 0]
         for row, draw in enumerate(draws):
-            at = weights[row // per_group]
             if draw.noise_multiplier == 0.0:
+                at = weights[row // per_group]
                 self._add_sums(network, [draw], step, at[None], total[row : row + 1])
                 total[row] *= draw.scale(step)
-                continue
-            lattice = Lattice(draw.noise_multiplier, draw.clip)
-            rows.append(row)
-            sums.append(self._private_sum(network, draw, step, at, lattice))
-            exponents.append(lattice.exponent)
-            keys.append(draw.experiment.streams.noise_key(**draw.name, step=step))
-            factors.append(lattice.unit * draw.scale(step))
-        if rows:
-            totals = torch.stack(sums)
-            noisy = release(totals, exponents, keys, factors=factors, dtype=total.dtype)
-            total[rows] += noisy
+        if not private:
+            return
+        own = [draws[row] for row in private]
+        lattices = [Lattice(draw.noise_multiplier, draw.clip) for draw in own]
+        totals = None
+        if len(own) == len(draws):
+            totals = self._joined_sums(own, step, weights, lattices)
+        if totals is None:
+            totals = torch.stack([
+                self._private_sum(network, draw, step, weights[row // per_group], lattice)
+                for row, draw, lattice in zip(private, own, lattices, strict=True)
+            ])  # fmt: skip
+        noisy = release(
+            totals,
+            [lattice.exponent for lattice in lattices],
+            [draw.experiment.streams.noise_key(**draw.name, step=step) for draw in own],
+            factors=[one.unit * draw.scale(step) for draw, one in zip(own, lattices, strict=True)],
+            dtype=total.dtype,
+            meanwhile=lambda: self._draw_ahead(own[0].cohort.round + 1),
+        )
+        if len(own) == len(draws):
+            total += noisy
+        else:
+            total[private] += noisy
+
+    def _joined_sums(
+        self, draws: list[Draw], step: int, weights: Tensor, lattices: Sequence[Lattice], *,
+        together: bool = False,
+    ) -> Tensor | None:  # fmt: skip
+        """The integers of draws from passes that they share; None where they share none."""
+        if self._joined is None:
+            return None
+        per_group, rooms = len(draws) // len(weights), []
+        for first in range(0, len(draws), per_group):
+            own = draws[first : first + per_group]
+            plan = own[0].experiment.plan
+            clients = [draw.client for draw in own]
+            sizes = np.asarray(plan.population.sizes)[clients]
+            rates = np.asarray(plan.sampling_rates)[clients]
+            rooms.append(room_for(plan.contract.sampler, sizes, rates))
+        joined = [
+            JoinedDraw(draw.rows(step), lattice)
+            for draw, lattice in zip(draws, lattices, strict=True)
+        ]
+        return self._joined.sums(weights, joined, room=max(rooms), together=together)
+
+    def _draw_ahead(self, t: int) -> None:
+        """Draw the batches of a round to come while the device computes, if its cohorts are known.
+
+        Batches of several local steps may be drawn together, so these are left to the round.
+        """
+        if self._joined is None or self._local_steps > 1 or self._drawn_ahead:
+            return
+        cohorts = self._upcoming(t)
+        if cohorts is not None:
+            self._prepared = cohorts, []
+            draws = [draw for e, one in enumerate(cohorts) for draw in self._draws(e, one)]
+            self._drawn_ahead = [replace(draw, known_rows=draw.rows(0)) for draw in draws]
 
     @torch.no_grad()
     def _add_integers(
-        self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor], total: Tensor
-    ) -> None:
-        """Add a draw's clipped gradients to the integers of its cohort, with distributed noise."""
-        lattice = member_lattice(draw.cohort, draw.experiment.plan, draw.position)
-        if lattice is not None:
-            own = self._private_sum(network, draw, 0, parameters[draw.number], lattice)
+        self, network: ClippedNetwork, draws: list[Draw], parameters: Sequence[Tensor],
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        """Add draws' clipped gradients to the integers of their cohort, with distributed noise."""
+        lattices = [member_lattice(d.cohort, d.experiment.plan, d.position) for d in draws]
+        both = [(draw, own) for draw, own in zip(draws, lattices, strict=True) if own is not None]
+        if not both:
+            return
+        weights, weighted = parameters[draws[0].number], [draw for draw, _ in both]
+        joined = self._joined_sums(
+            weighted, 0, weights[None], [lattice for _, lattice in both], together=True
+        )
+        if joined is not None:
+            total += joined[0]
+            return
+        for draw, lattice in both:
+            own = self._private_sum(network, draw, 0, weights, lattice)
             with self._adding:
                 total += own
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ from torch.func import functional_call
 
 from dpcohort import tasks
 from dpcohort._validate import IntArray
+from dpcohort.engine._joined_draws import JoinedDraws
 from dpcohort.engine._lattice import Lattice, gradient_norms
 from dpcohort.engine._rounds import one_thread_each
 from dpcohort.engine.clipping import (
@@ -65,7 +67,8 @@ from dpcohort.plugins import telling
 #: Inputs and targets of some rows. SENSITIVE.
 Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
 
-#: Records of a pass; more on a GPU, whose passes cost as much to start as to do.
+#: Records of a pass. On a GPU, which takes another kernel for every size, it is the largest that
+#: fits: passes cost as much to start as to do.
 _PASS_SIZES = {"cpu": (32, 64, 96, 128), "cuda": (32, 64, 128, 256, 512, 1024)}
 #: Numbers of their gradients, and what is kept of them on the way.
 _PASS_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 27}
@@ -154,6 +157,19 @@ class IsolatedModel:
             with suppress(InputError):  # where only the first can have processes, all share them
                 other._alone = self._gradients_alone()
         return other
+
+    def joined_draws(self, gather: Callable[[Tensor], Any], most_rows: int) -> JoinedDraws | None:
+        """What adds up many draws in one pass; None where records are computed one by one.
+
+        Args:
+            gather: gives inputs and targets of stored rows.
+            most_rows: of a pass.
+        """
+        if self._network is None:
+            return None
+        return JoinedDraws(
+            self._network, gather, self._made_up, self._shaken(), most_rows=most_rows
+        )
 
     @torch.no_grad()
     def clipped_sum(
@@ -245,7 +261,7 @@ class IsolatedModel:
                 return None, network.path.reason
             kept = _KEPT_NUMBERS.get(kind, 1) // network.path.floats_per_example
             most = max(sizes[0], min(kept, _PASS_NUMBERS.get(kind, 1) // dimension))
-            self._sizes = [size for size in sizes if size <= most]
+            self._sizes = [size for size in sizes if size <= most][0 if kind == "cpu" else -1 :]
             if not self._is_tried(network):
                 self._sizes = ()
                 return None, "on this machine a record's last bits depend on the others in a batch"

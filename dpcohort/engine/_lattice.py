@@ -78,6 +78,7 @@ from torch import Tensor
 
 from dpcohort._validate import IntArray, number, whole_number
 from dpcohort.engine import _lattice_noise_kernel as lattice_noise_kernel
+from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine._lattice_noise_kernel import BLOCKS, SPAN
 from dpcohort.engine.clipping._layers import Part
 
@@ -146,6 +147,7 @@ def release(
     *,
     factors: Sequence[float],
     dtype: torch.dtype,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """``factor (total + noise)`` of each row, rounded to floats: what may leave a private step.
 
@@ -155,6 +157,7 @@ def release(
         keys: of each row, 32 random bytes that are used for nothing else, ever.
         factors: public numbers.
         dtype: of the result.
+        meanwhile: work for the host while a GPU computes; elsewhere nothing is done with it.
 
     Returns:
         [rows, D], on the device of ``totals``.
@@ -169,7 +172,7 @@ def release(
         _check(exponent, size)
     if totals.is_cuda:
         out = torch.empty(totals.shape, dtype=dtype, device=totals.device)
-        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors)
+        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors, meanwhile)
         if doubtful is not None:
             for row, span in doubtful:  # those spans again, on the host
                 part = slice(SPAN * span, SPAN * (span + 1))
@@ -431,9 +434,7 @@ class Lattice:
     def _cut_sums(self, norms: Tensor, parts: Sequence[Part], there: Tensor) -> list[Tensor]:
         """The sums of parts, which are used up, on the lattice."""
         finite = torch.isfinite(norms) & there
-        within = norms <= self.clip * (1 - _SLACK)
-        factors = torch.where(within, 1 / self.clip, (1 - _SLACK) / norms) * self.bound
-        factors = torch.where(finite, factors, 0.0)[:, None]
+        factors = _clip_factors(norms, self.clip, self.bound * there.double())[:, None]
         # All bits of a row that is not finite become 0, whatever they were: NaN times 0 is NaN.
         for part in parts:
             for rows in part:
@@ -464,6 +465,35 @@ class Lattice:
         """
         terms = ([self.exponent], [key])
         return release(total[None], *terms, factors=[scale * self.unit], dtype=dtype)[0]
+
+
+def segment_sums(
+    parts: Sequence[Part], clips: Tensor, bounds: Tensor, starts: Tensor, stops: Tensor
+) -> list[Tensor]:
+    """``Lattice.clipped_sums`` of many lattices and draws at once, by kernels of a GPU. SENSITIVE.
+
+    Args:
+        parts: as there, on which the kernels work (``segment_kernel.fits``).
+        clips: [records] C of each, in float64.
+        bounds: [records] what each may contribute; 0 of one that is not there.
+        starts: [segments] the first record of each.
+        stops: [segments] the one behind its last.
+
+    Returns:
+        The sums [segments, numbers] of each part, int64.
+    """
+    parts = [tuple(one.contiguous() for one in part) for part in parts]
+    factors = _clip_factors(segment_kernel.squares(parts).sqrt(), clips, bounds)
+    lengths = segment_kernel.cut_squares(parts, factors).sqrt()
+    passed = lengths <= bounds * math.sqrt(1 - _CHECKED)
+    factors = torch.where(passed, factors, 0.0)
+    return segment_kernel.sums(parts, factors, starts, stops, torch.int64)
+
+
+def _clip_factors(norms: Tensor, clip: float | Tensor, bounds: Tensor) -> Tensor:
+    """From gradients to numbers in units of their lattices; 0 where a norm is not finite."""
+    factors = torch.where(norms <= clip * (1 - _SLACK), 1 / clip, (1 - _SLACK) / norms) * bounds
+    return torch.where(torch.isfinite(norms) & (bounds > 0), factors, 0.0)
 
 
 def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:

@@ -487,14 +487,19 @@ class ClippedNetwork:
     ) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:
         """The same in parts, as ``Lattice.clipped_sums`` takes them: less is formed and copied.
 
+        Args:
+            weights: [D], or of a fast path [groups, D], among which rows are split evenly.
+            inputs: [rows, ...].
+            targets: [rows, ...].
+
         Returns:
-            Parts, each with a row for each example, and a function that makes a vector [D] of the
-            sums over the examples of all parts. SENSITIVE.
+            Parts, each with a row for each example, and a function that makes a vector [..., D] of
+            sums [..., numbers] over examples, of all parts. SENSITIVE.
         """
         if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
         with full_precision_products(weights.device):
-            self._run(weights[None], inputs, targets, apart=True)
+            self._run(weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True)
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
             own = [layer.own_gradients() for layer in layers]
@@ -506,7 +511,7 @@ class ClippedNetwork:
         found = [parts for parts in own if parts is not None]
 
         def placed(sums: Sequence[Tensor]) -> Tensor:
-            total = sums[0].new_zeros(self.layout.dimension)
+            total = sums[0].new_zeros(*sums[0].shape[:-1], self.layout.dimension)
             rest = iter(sums)
             for layer, parts in zip(layers, found, strict=True):
                 layer.place(list(itertools.islice(rest, len(parts))), total)
