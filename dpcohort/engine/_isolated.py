@@ -234,7 +234,9 @@ class IsolatedModel:
                 total += self._pass(weights, lattice, records, [place], size)
             return total
         # No time goes into the integers of blanks; how few rows they are cut of is tried as well.
-        rows = -(-(there[-1] + 1) // _ROWS_TOGETHER) * _ROWS_TOGETHER
+        rows = size
+        if weights.device.type == "cpu":
+            rows = -(-(there[-1] + 1) // _ROWS_TOGETHER) * _ROWS_TOGETHER
         parts = [tuple(one[:rows] for one in part) for part in parts]
         return placed(lattice.clipped_sums(parts, counts[:rows]))
 
@@ -276,11 +278,10 @@ class IsolatedModel:
             """All that a record's integers are made of, and its loss."""
             parts, _ = network.own_gradients(weights, *records)
             norms, copies = gradient_norms(parts)
+            together = _ROWS_TOGETHER if weights.device.type == "cpu" else len(norms)
             few = [
-                gradient_norms(
-                    [tuple(one[at : at + _ROWS_TOGETHER] for one in part) for part in parts]
-                )
-                for at in range(0, len(norms), _ROWS_TOGETHER)
+                gradient_norms([tuple(one[at : at + together] for one in part) for part in parts])
+                for at in range(0, len(norms), together)
             ]
             norms = torch.stack([norms, torch.cat([some for some, _ in few])], dim=1)
             losses = network.own_losses(weights, *records).to(norms)

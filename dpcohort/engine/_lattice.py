@@ -414,6 +414,10 @@ class Lattice:
         first = parts[0][0]
         if there is None:
             there = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        if segment_kernel.fits(parts) and len(there) * self.bound < segment_kernel.LARGEST_SUM:
+            bounds, whole = self.bound * there.double(), torch.tensor([0, len(there)])
+            clips, ends = torch.full_like(bounds, self.clip), whole.to(first.device)[:, None]
+            return [total[0] for total in segment_sums(parts, clips, bounds, *ends)]
         lengths = [_length(part) for part in parts]
         at_a_time = len(there)
         if first.device.type == "cpu":  # what is computed of these rows stays in a cache
