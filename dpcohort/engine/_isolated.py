@@ -39,6 +39,7 @@ from torch.func import functional_call
 
 from dpcohort import tasks
 from dpcohort._validate import IntArray
+from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine._joined_draws import JoinedDraws
 from dpcohort.engine._lattice import Lattice, gradient_norms
 from dpcohort.engine._rounds import one_thread_each
@@ -234,9 +235,7 @@ class IsolatedModel:
                 total += self._pass(weights, lattice, records, [place], size)
             return total
         # No time goes into the integers of blanks; how few rows they are cut of is tried as well.
-        rows = size
-        if weights.device.type == "cpu":
-            rows = -(-(there[-1] + 1) // _ROWS_TOGETHER) * _ROWS_TOGETHER
+        rows = -(-(there[-1] + 1) // _ROWS_TOGETHER) * _ROWS_TOGETHER
         parts = [tuple(one[:rows] for one in part) for part in parts]
         return placed(lattice.clipped_sums(parts, counts[:rows]))
 
@@ -277,16 +276,19 @@ class IsolatedModel:
         def rows_of(*records: Tensor) -> Tensor:
             """All that a record's integers are made of, and its loss."""
             parts, _ = network.own_gradients(weights, *records)
-            norms, copies = gradient_norms(parts)
-            together = _ROWS_TOGETHER if weights.device.type == "cpu" else len(norms)
+            losses = network.own_losses(weights, *records)[:, None]
+            flat = [rows.double() for part in parts for rows in part]
+            if segment_kernel.fits(parts):  # which take one record at a time
+                return torch.cat([losses, losses, *flat], dim=1)
+            norms, _ = gradient_norms(parts)
             few = [
-                gradient_norms([tuple(one[at : at + together] for one in part) for part in parts])
-                for at in range(0, len(norms), together)
+                gradient_norms(
+                    [tuple(one[at : at + _ROWS_TOGETHER] for one in part) for part in parts]
+                )
+                for at in range(0, len(norms), _ROWS_TOGETHER)
             ]
             norms = torch.stack([norms, torch.cat([some for some, _ in few])], dim=1)
-            losses = network.own_losses(weights, *records).to(norms)
-            flat = [rows for part in copies for rows in part]
-            return torch.cat([norms, losses[:, None], *flat], dim=1)
+            return torch.cat([norms, losses, *flat], dim=1)
 
         made_up = self._made_up(self._sizes[-1])
         norms, of_few = rows_of(*made_up)[:, :2].T

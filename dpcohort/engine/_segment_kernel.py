@@ -27,7 +27,7 @@ from dpcohort.engine.clipping._layers import Part
 LARGEST_SUM = 2.0**52
 
 _LINE = 1024  # numbers of a row that a program looks at together
-_HIGH, _WIDE = 32, 128  # of an outer product
+_HIGH, _WIDE, _AHEAD = 32, 128, 4  # of an outer product
 _ROWS, _COLUMNS = 16, 128  # of rows that are there in full
 
 
@@ -86,7 +86,17 @@ def sums(
         if len(part) == 2:
             (high, wide), (m, n) = (_high(part[0]), _WIDE), (one.shape[1] for one in part)
             _pair_sums[(-(-m // high), -(-n // wide), len(starts))](
-                out, *part, factors, starts, stops, m, n, CUT=cut, HIGH=high, WIDE=wide
+                out,
+                *part,
+                factors,
+                starts,
+                stops,
+                m,
+                n,
+                CUT=cut,
+                HIGH=high,
+                WIDE=wide,
+                AHEAD=_AHEAD,
             )
         else:
             _row_sums[(-(-length // _COLUMNS), len(starts))](
@@ -143,8 +153,8 @@ if AVAILABLE:
         return (x.to(tl.int64, bitcast=True) >> 63) << 63
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
-    def _line(line, at, n, factor):  # type: ignore[no-untyped-def]
-        """Some numbers of a line in float64; 0 where the factor is, whatever they are."""
+    def _numbers(line, at, n, factor):  # type: ignore[no-untyped-def]
+        """Some numbers of a row in float64; 0 where its factor is, whatever they are."""
         x = tl.load(line + at, mask=at < n, other=0.0).to(tl.float64)
         return tl.where(factor > 0.0, x, 0.0)
 
@@ -159,20 +169,19 @@ if AVAILABLE:
         right += row * n
         if IS_PAIR:
             total = tl.zeros([HIGH, WIDE], tl.float64)
-            for down in range(0, m, HIGH):
-                g = tl.abs(_line(left, down + tl.arange(0, HIGH), m, factor)) * factor
-                for across in range(0, n, WIDE):
-                    a = tl.abs(_line(right, across + tl.arange(0, WIDE), n, factor))
-                    size = _floor(
-                        tl.broadcast_to(g[:, None], [HIGH, WIDE]),
-                        tl.broadcast_to(a[None, :], [HIGH, WIDE]),
-                    )
+            for across in range(0, n, WIDE):
+                column = across + tl.arange(0, WIDE)[None, :]
+                a = tl.broadcast_to(tl.abs(_numbers(right, column, n, factor)), [HIGH, WIDE])
+                for down in range(0, m, HIGH):
+                    line = down + tl.arange(0, HIGH)[:, None]
+                    g = tl.abs(_numbers(left, line, m, factor)) * factor
+                    size = _floor(tl.broadcast_to(g, [HIGH, WIDE]), a)
                     total += size * size
             square = tl.sum(tl.sum(total, axis=1), axis=0)
         else:
             line = tl.zeros([LINE], tl.float64)
             for start in range(0, n, LINE):
-                x = tl.abs(_line(right, start + tl.arange(0, LINE), n, factor))
+                x = tl.abs(_numbers(right, start + tl.arange(0, LINE), n, factor))
                 size = _floor(x, tl.broadcast_to(factor, [LINE]))
                 line += size * size
             square = tl.sum(line, axis=0)
@@ -181,28 +190,30 @@ if AVAILABLE:
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pair_sums(  # type: ignore[no-untyped-def]
         out, left, right, factors, starts, stops, m, n,
-        CUT: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
+        CUT: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         """A program makes a tile of the sum of outer products of a segment."""
         segment = tl.program_id(2).to(tl.int64)
-        down = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
-        across = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+        down = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None]
+        across = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
         start, stop = tl.load(starts + segment), tl.load(stops + segment)
         total = tl.zeros([HIGH, WIDE], tl.float64 if CUT else tl.float32)
-        for row in range(start, stop):
-            factor = tl.load(factors + row)
-            g = _line(left + row * m, down, m, factor)
-            a = _line(right + row * n, across, n, factor)
-            if CUT:
-                size = _floor(
-                    tl.broadcast_to((tl.abs(g) * factor)[:, None], [HIGH, WIDE]),
-                    tl.broadcast_to(tl.abs(a)[None, :], [HIGH, WIDE]),
-                )
-                total += _signed(size, _sign(g)[:, None] ^ _sign(a)[None, :])
-            else:
-                total += (g * factor).to(tl.float32)[:, None] * a.to(tl.float32)[None, :]
-        where = segment * m * n + down[:, None].to(tl.int64) * n + across[None, :]
-        there = (down < m)[:, None] & (across < n)[None, :]
+        for first in range(start, stop, AHEAD):
+            for i in tl.static_range(AHEAD):  # whose numbers are on their way together
+                row = tl.minimum(first + i, stop - 1)
+                factor = tl.where(first + i < stop, tl.load(factors + row), 0.0)
+                g = _numbers(left + row * m, down, m, factor)
+                a = _numbers(right + row * n, across, n, factor)
+                if CUT:
+                    size = _floor(
+                        tl.broadcast_to(tl.abs(g) * factor, [HIGH, WIDE]),
+                        tl.broadcast_to(tl.abs(a), [HIGH, WIDE]),
+                    )
+                    total += _signed(size, _sign(g) ^ _sign(a))
+                else:
+                    total += (g * factor).to(tl.float32) * a.to(tl.float32)
+        where = segment * m * n + down.to(tl.int64) * n + across
+        there = (down < m) & (across < n)
         tl.store(out + where, total.to(out.dtype.element_ty), mask=there)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
@@ -216,16 +227,17 @@ if AVAILABLE:
         start, stop = tl.load(starts + segment), tl.load(stops + segment)
         total = tl.zeros([ROWS, WIDE], tl.float64 if CUT else tl.float32)
         for first in range(start, stop, ROWS):
-            row = first + tl.arange(0, ROWS).to(tl.int64)
+            row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
+            there = (row < stop) & (column < n)[None, :]
+            x = tl.load(rows + row * n + column[None, :], mask=there, other=0.0)
             factor = tl.load(factors + row, mask=row < stop, other=0.0)
-            there = (factor > 0.0)[:, None] & (column < n)[None, :]
-            x = tl.load(rows + row[:, None] * n + column[None, :], mask=there, other=0.0)
+            x = tl.where(factor > 0.0, x, 0.0)
             if CUT:
                 x = x.to(tl.float64)
-                size = _floor(tl.abs(x), tl.broadcast_to(factor[:, None], [ROWS, WIDE]))
+                size = _floor(tl.abs(x), tl.broadcast_to(factor, [ROWS, WIDE]))
                 total += _signed(size, _sign(x))
             else:
-                total += x * factor.to(tl.float32)[:, None]
+                total += x * factor.to(tl.float32)
         tl.store(
             out + segment * n + column, tl.sum(total, axis=0).to(out.dtype.element_ty),
             mask=column < n,
