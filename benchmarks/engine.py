@@ -327,7 +327,7 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
             opacus_turn, mode="hooks", batches="loader"
         )
     try:
-        import torchcsprng  # noqa: F401
+        import torchcsprng  # type: ignore[import-not-found]  # noqa: F401
     except ImportError:
         print("torchcsprng is not installed here: Opacus' secure_mode cannot run.")
         return chosen
@@ -611,7 +611,7 @@ def bandwidth() -> float:
     given = torch.empty(1 << 29, device="cuda").normal_()
     copy, best = torch.empty_like(given), math.inf
     for _ in range(5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         copy.copy_(given)
         end.record()

@@ -65,7 +65,7 @@ from dpcohort.engine._experiment import (
     Engine,
     Experiment,
     cohort_rows,
-    member_lattice,
+    member_lattices,
     release_sum,
 )
 from dpcohort.engine._isolated import IsolatedModel
@@ -699,8 +699,8 @@ class BatchedEngine(Engine):
         total: Tensor,
     ) -> None:  # fmt: skip
         """Add draws' clipped gradients to the integers of their cohort, with distributed noise."""
-        lattices = [member_lattice(d.cohort, d.experiment.plan, d.position) for d in draws]
-        both = [(draw, own) for draw, own in zip(draws, lattices, strict=True) if own is not None]
+        lattices = member_lattices(draws[0].cohort, draws[0].experiment.plan)
+        both = [(draw, one) for draw in draws if (one := lattices[draw.position]) is not None]
         if not both:
             return
         weights, weighted = parameters[draws[0].number], [draw for draw, _ in both]
@@ -709,6 +709,7 @@ class BatchedEngine(Engine):
         )
         if joined is not None:
             total += joined[0]
+            self._draw_ahead(draws[0].cohort.round + 1)
             return
         for draw, lattice in both:
             own = self._private_sum(network, draw, 0, weights, lattice)

@@ -49,6 +49,8 @@ _PART_NUMBERS = 1 << 30  # of all gradients of a pass
 
 #: Inputs and targets of stored rows. SENSITIVE.
 Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: Parts of the gradients of records, and what places their sums (``ClippedNetwork``). SENSITIVE.
+Gradients = Callable[..., tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]]
 
 
 class JoinedDraw(NamedTuple):
@@ -174,9 +176,17 @@ class JoinedDraws:
             torch.empty_like(one).copy_(given)
             for one, given in zip(self._gather(rows), made_up, strict=True)
         ]
-        weights = self._weights.repeat(shape.groups, 1)
-        own = self._kind(self._network, records, weights, shape, self._pool)
-        return own if own.treats_alike(made_up) else None
+        for own_convolutions in (False, True):
+            own = self._kind(
+                functools.partial(self._network.own_gradients, own_convolutions=own_convolutions),
+                records,
+                self._weights.repeat(shape.groups, 1),
+                shape,
+                self._pool,
+            )
+            if own.treats_alike(made_up):
+                return own
+        return None
 
 
 class _Packed(NamedTuple):
@@ -222,7 +232,7 @@ class _Pass(ABC):
     """A pass of one shape.
 
     Args:
-        network: computes it.
+        gradients: of its records, in parts.
         records: made-up inputs and targets of all its places, in memory that it keeps.
         weights: [groups, D], in memory that it keeps.
         shape: its own.
@@ -230,10 +240,10 @@ class _Pass(ABC):
     """
 
     def __init__(
-        self, network: ClippedNetwork, records: Sequence[Tensor], weights: Tensor, shape: _Shape,
+        self, gradients: Gradients, records: Sequence[Tensor], weights: Tensor, shape: _Shape,
         pool: Any,
     ) -> None:  # fmt: skip
-        self._network, self._records, self._weights = network, records, weights
+        self._gradients, self._records, self._weights = gradients, records, weights
         self._shape = shape
 
     @abstractmethod
@@ -266,10 +276,10 @@ class _RecordedPass(_Pass):
     """By the kernels of a GPU, recorded if the network allows it."""
 
     def __init__(
-        self, network: ClippedNetwork, records: Sequence[Tensor], weights: Tensor, shape: _Shape,
+        self, gradients: Gradients, records: Sequence[Tensor], weights: Tensor, shape: _Shape,
         pool: Any,
     ) -> None:  # fmt: skip
-        super().__init__(network, records, weights, shape, pool)
+        super().__init__(gradients, records, weights, shape, pool)
         self._size = len(records[0])
         self._words = torch.zeros(
             3 * self._size + 2 * shape.segments, dtype=torch.int64, device=weights.device
@@ -292,7 +302,7 @@ class _RecordedPass(_Pass):
         return self._words[3 * self._size :].view(2, -1)
 
     def _compute(self) -> Tensor:
-        self._parts, placed = self._network.own_gradients(self._weights, *self._records)
+        self._parts, placed = self._gradients(self._weights, *self._records)
         return placed(segment_sums(self._parts, *self._terms, *self._spans))
 
     def _replay(self) -> Tensor:
@@ -325,7 +335,7 @@ class _PlainPass(_Pass):
         """The gradients' parts and norms."""
         groups = []
         for group in range(self._shape.groups):
-            parts, _ = self._gradients(group)
+            parts, _ = self._of_group(group)
             norms, _ = gradient_norms(parts)
             groups.append([norms[:, None], *(one for part in parts for one in part)])
         return [torch.cat(some) for some in zip(*groups, strict=True)]
@@ -338,7 +348,7 @@ class _PlainPass(_Pass):
         total = torch.zeros(segments, weights.shape[1], dtype=torch.int64, device=weights.device)
         per_group, of_draws = len(packed.draws) // groups, len(packed.draws) // segments
         for group in range(groups):
-            parts, placed = self._gradients(group)
+            parts, placed = self._of_group(group)
             places = torch.arange(group * room, (group + 1) * room)
             for number in range(group * per_group, (group + 1) * per_group):
                 start, stop = packed.spans[number].tolist()
@@ -347,7 +357,7 @@ class _PlainPass(_Pass):
                 total[number // of_draws] += placed(own)
         return total
 
-    def _gradients(self, group: int) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:
+    def _of_group(self, group: int) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:
         own = slice(group * self._shape.room, (group + 1) * self._shape.room)
         records = [one[own] for one in self._records]
-        return self._network.own_gradients(self._weights[group], *records)
+        return self._gradients(self._weights[group], *records)

@@ -27,7 +27,7 @@ from dpcohort.engine.clipping._layers import Part
 LARGEST_SUM = 2.0**52
 
 _LINE = 1024  # numbers of a row that a program looks at together
-_HIGH, _WIDE, _AHEAD = 32, 128, 4  # of an outer product
+_HIGH, _WIDE, _AHEAD, _WARPS = 32, 128, 4, 4  # of an outer product
 _ROWS, _COLUMNS = 16, 128  # of rows that are there in full
 
 
@@ -78,32 +78,29 @@ def sums(
         stops: [segments] the row behind the last of each.
         dtype: int64 cuts every number off to an integer; float32 adds up floats.
     """
-    found = []
+    found, cut = [], dtype == torch.int64
     for part in parts:
         length = math.prod(one.shape[1] for one in part)
         out = torch.empty(len(starts), length, dtype=dtype, device=factors.device)
-        cut = dtype == torch.int64
         if len(part) == 2:
-            (high, wide), (m, n) = (_high(part[0]), _WIDE), (one.shape[1] for one in part)
-            _pair_sums[(-(-m // high), -(-n // wide), len(starts))](
-                out,
-                *part,
-                factors,
-                starts,
-                stops,
-                m,
-                n,
-                CUT=cut,
-                HIGH=high,
-                WIDE=wide,
-                AHEAD=_AHEAD,
-            )
+            high, (m, n) = _high(part[0]), (one.shape[1] for one in part)
+            left, right = (one.new_empty(one.shape, dtype=_kind(cut)) for one in part)
+            _scale[(len(factors),)](left, right, *part, factors, m, n, LINE=_LINE)
+            _pair_sums[(-(-m // high), -(-n // _WIDE), len(starts))](
+                out, left, right, starts, stops, m, n,
+                CUT=cut, HIGH=high, WIDE=_WIDE, AHEAD=_AHEAD, num_warps=_WARPS,
+            )  # fmt: skip
         else:
             _row_sums[(-(-length // _COLUMNS), len(starts))](
                 out, part[0], factors, starts, stops, length, CUT=cut, ROWS=_ROWS, WIDE=_COLUMNS
             )
         found.append(out)
     return found
+
+
+def _kind(cut: bool) -> torch.dtype:
+    """In which numbers are clipped and added up."""
+    return torch.float64 if cut else torch.float32
 
 
 def _high(left: Tensor) -> int:
@@ -188,11 +185,27 @@ if AVAILABLE:
         tl.store(found + row, tl.load(found + row) + square)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _scale(  # type: ignore[no-untyped-def]
+        scaled, copied, left, right, factors, m, n, LINE: tl.constexpr  # noqa: N803
+    ):  # fmt: skip
+        """The two sides of a row's outer product, one of them times its factor."""
+        row = tl.program_id(0).to(tl.int64)
+        factor = tl.load(factors + row)
+        for start in range(0, m, LINE):
+            at = start + tl.arange(0, LINE)
+            g = _numbers(left + row * m, at, m, factor) * factor
+            tl.store(scaled + row * m + at, g.to(scaled.dtype.element_ty), mask=at < m)
+        for start in range(0, n, LINE):
+            at = start + tl.arange(0, LINE)
+            a = _numbers(right + row * n, at, n, factor)
+            tl.store(copied + row * n + at, a.to(copied.dtype.element_ty), mask=at < n)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pair_sums(  # type: ignore[no-untyped-def]
-        out, left, right, factors, starts, stops, m, n,
+        out, left, right, starts, stops, m, n,
         CUT: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
-        """A program makes a tile of the sum of outer products of a segment."""
+        """A program makes a tile of the sum of a segment's outer products, which are scaled."""
         segment = tl.program_id(2).to(tl.int64)
         down = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None]
         across = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
@@ -200,18 +213,17 @@ if AVAILABLE:
         total = tl.zeros([HIGH, WIDE], tl.float64 if CUT else tl.float32)
         for first in range(start, stop, AHEAD):
             for i in tl.static_range(AHEAD):  # whose numbers are on their way together
-                row = tl.minimum(first + i, stop - 1)
-                factor = tl.where(first + i < stop, tl.load(factors + row), 0.0)
-                g = _numbers(left + row * m, down, m, factor)
-                a = _numbers(right + row * n, across, n, factor)
+                row = first + i
+                g = tl.load(left + row * m + down, mask=(down < m) & (row < stop), other=0.0)
+                a = tl.load(right + row * n + across, mask=(across < n) & (row < stop), other=0.0)
                 if CUT:
                     size = _floor(
-                        tl.broadcast_to(tl.abs(g) * factor, [HIGH, WIDE]),
+                        tl.broadcast_to(tl.abs(g), [HIGH, WIDE]),
                         tl.broadcast_to(tl.abs(a), [HIGH, WIDE]),
                     )
                     total += _signed(size, _sign(g) ^ _sign(a))
                 else:
-                    total += (g * factor).to(tl.float32) * a.to(tl.float32)
+                    total += g * a
         where = segment * m * n + down.to(tl.int64) * n + across
         there = (down < m) & (across < n)
         tl.store(out + where, total.to(out.dtype.element_ty), mask=there)

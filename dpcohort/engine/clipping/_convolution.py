@@ -144,10 +144,11 @@ class StackedConvolution(StackedLayer):
     def _has_kernels(self, inputs: Tensor, weight: Tensor) -> bool:
         """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill.
 
-        Where rows are to be treated alike they always do: cuDNN adds up as it likes.
+        Where rows are to be treated alike they always do, unless cuDNN was found to do so as well.
         """
         small = len(weight) > 1 or weight[0, :, :, 0, 0].numel() <= _FEW_PAIRS
-        return _reads_patches(inputs) and (small or self.apart) and self._geometry[3] == (1, 1)
+        chosen = small or (self.apart and self.own_convolutions)
+        return _reads_patches(inputs) and chosen and self._geometry[3] == (1, 1)
 
     def _multiply_lines(self, inputs: Tensor, matrix: Tensor) -> Tensor:
         """The same for one group, a few images at a time: their lines are in the cache yet."""

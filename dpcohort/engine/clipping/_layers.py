@@ -56,6 +56,8 @@ class StackedLayer(nn.Module, ABC):
         self.each = 1
         #: Whether rows are to be treated alike, to the bit, and norms are not wanted.
         self.apart = False
+        #: Whether a GPU's convolutions are then this package's.
+        self.own_convolutions = True
         self.squared_norms: Tensor | None = None
         #: What belongs to single examples of the pass under way, its ``inputs`` among it.
         self.kept: dict[str, Tensor] = {}
