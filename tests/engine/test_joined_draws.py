@@ -130,12 +130,14 @@ def test_what_is_computed_does_not_tell_how_many_were_drawn(monkeypatch: Any) ->
         seen.append(len(inputs))
         return compute(self, weights, inputs, targets)
 
+    monkeypatch.setattr(type(alone._network), "own_gradients", watched)
     start = torch.zeros(1, alone.layout.dimension)
-    for count in (0, 1, ROOM // 2, COUNT):
+    for count in (3, 0, 1, ROOM // 2, COUNT):
         draws = [JoinedDraw(np.arange(count), LATTICES[0]), JoinedDraw(np.arange(0), LATTICES[1])]
         shared.sums(start, draws, room=ROOM)
-        monkeypatch.setattr(type(alone._network), "own_gradients", watched)
-    assert seen == [ROOM] * 3
+        if count == 3:  # for the first time: it was tried as well
+            seen.clear()
+    assert seen == [ROOM] * 4
 
 
 def test_records_that_are_not_treated_alike_share_no_pass(monkeypatch: Any) -> None:
