@@ -26,12 +26,14 @@ factor of its draw. On a CPU draw i then adds to partial sum i modulo their numb
 the draws: 0, 16, 32, ...; 1, 17, 33, ...; and so on. At the end the partial sums are added in their
 order. None of that depends on the number of workers or on who is faster.
 
-Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
-computed as nothing but a function of it and the weights (``isolated``), clipped and cut to integers
-by itself, the integers are added, and noise of a cryptographic stream is added to their sum
-(``lattice``). What a record contributes is then bounded by construction, and no bit of it depends
-on the records beside it. Where noise is distributed the integers of all draws of a round are added,
-in any order, and their sum gets its noise once.
+Of private draws, whose streams have no seed, each record's gradient is computed as nothing but a
+function of it and the weights (``isolated``), clipped and cut to integers by itself, the integers
+are added, and noise of a cryptographic stream is added to their sum (``lattice``). What a record
+contributes is then bounded by construction, and no bit of it depends on the records beside it.
+Where noise is distributed the integers of all draws of a round are added, in any order, and their
+sum gets its noise once. On a GPU the draws of a round share passes of one public shape
+(``joined_draws``) where layers are known to keep records apart, and batches of the next round are
+drawn meanwhile; elsewhere draws go one by one.
 """
 
 from __future__ import annotations
@@ -508,7 +510,7 @@ class BatchedEngine(Engine):
         limit = self._draws_per_pass
         if self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
-            limit = 1 if self._device.type == "cpu" else max(1, wide)
+            limit = 1 if self._device.type == "cpu" and not self._joined else max(1, wide)
         if limit is None:
             widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
             limit = 1 if self._device_draws is None else max(1, self.micro_batch // widest)

@@ -27,8 +27,9 @@ from dpcohort.engine.clipping._layers import Part
 LARGEST_SUM = 2.0**52
 
 _LINE = 1024  # numbers of a row that a program looks at together
-_HIGH, _WIDE, _AHEAD, _WARPS = 32, 128, 4, 4  # of an outer product
-_ROWS, _COLUMNS = 16, 128  # of rows that are there in full
+_TILE = 4096  # numbers of an outer product whose norm is wanted
+_HIGH, _WIDE, _AHEAD, _WARPS = 16, 128, 4, 4  # of one that is added up
+_ROWS, _COLUMNS = 16, 256  # of rows that are there in full
 
 
 def fits(parts: Sequence[Part]) -> bool:
@@ -61,7 +62,7 @@ def cut_squares(parts: Sequence[Part], factors: Tensor) -> Tensor:
         left, right = part[0], part[-1]
         _cut_squares[(len(factors),)](
             found, left, right, factors, left.shape[1], right.shape[1],
-            IS_PAIR=len(part) == 2, LINE=_LINE, HIGH=_high(left), WIDE=_LINE // _high(left),
+            IS_PAIR=len(part) == 2, LINE=_LINE, HIGH=_high(left), WIDE=_TILE // _high(left),
         )  # fmt: skip
     return found
 

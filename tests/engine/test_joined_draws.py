@@ -126,9 +126,9 @@ def test_what_is_computed_does_not_tell_how_many_were_drawn(monkeypatch: Any) ->
     seen: list[int] = []
     compute = type(alone._network).own_gradients
 
-    def watched(self: Any, weights: Tensor, inputs: Tensor, targets: Tensor) -> Any:
+    def watched(self: Any, weights: Tensor, inputs: Tensor, *rest: Tensor, **how: Any) -> Any:
         seen.append(len(inputs))
-        return compute(self, weights, inputs, targets)
+        return compute(self, weights, inputs, *rest, **how)
 
     monkeypatch.setattr(type(alone._network), "own_gradients", watched)
     start = torch.zeros(1, alone.layout.dimension)
@@ -144,8 +144,8 @@ def test_records_that_are_not_treated_alike_share_no_pass(monkeypatch: Any) -> N
     shared, alone, _ = joined("layers", "cpu")
     compute = type(alone._network).own_gradients
 
-    def by_place(self: Any, *given: Tensor) -> Any:
-        parts, placed = compute(self, *given)
+    def by_place(self: Any, *given: Tensor, **how: Any) -> Any:
+        parts, placed = compute(self, *given, **how)
         parts[0][0][5].mul_(1 + 1e-6)
         return parts, placed
 
