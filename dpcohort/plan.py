@@ -79,7 +79,7 @@ from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.explain import ClientExplanation, PlanComparison
+    from dpcohort.explain import Explanation, PlanComparison
 
 __all__ = [
     "CappedRule",
@@ -610,7 +610,7 @@ class Plan:
 
         return read_plan(Path(path))
 
-    def explain(self, client: str) -> ClientExplanation:
+    def explain(self, client: str) -> Explanation:
         """Why this client has this probability or cap and this noise, in words and numbers."""
         from dpcohort.explain import explain_client
 

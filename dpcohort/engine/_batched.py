@@ -72,7 +72,8 @@ from dpcohort.engine._experiment import (
 )
 from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._joined_draws import JoinedDraw, JoinedDraws, room_for
-from dpcohort.engine._lattice import Lattice, release
+from dpcohort.engine._lattice import Lattice, lattice_of, release
+from dpcohort.engine._linear import LinearModel
 from dpcohort.engine._randomness import (
     draw_names,
     first_words,
@@ -170,6 +171,8 @@ class BatchedEngine(Engine):
         self._drawn_ahead: list[Draw] = []
         if self._is_private and self._device.type in _JOINED_ON:
             self._joined = alone.joined_draws(self._records.gather, self.micro_batch)
+        #: The closed form of a linear model, on a CPU.
+        self._linear = LinearModel.of(self._model, loss, inputs, targets)
         self._joins_draws = (
             not on_cpu
             and not self._is_private
@@ -448,7 +451,7 @@ class BatchedEngine(Engine):
 
         Of several ranks each has the rows of its share, with all that adds to them.
         """
-        if self._is_private or self._draws_per_pass not in (None, 1):
+        if self._is_private or self._linear or self._draws_per_pass not in (None, 1):
             yield from ((draws, None) for draws in self._chunks(cohorts))
             return
         turns = [[turns_to_add_to(row[None]) for row in rows] for rows in updates]
@@ -493,7 +496,7 @@ class BatchedEngine(Engine):
         if self._drawn_ahead and self._prepared and _same(self._prepared[0], cohorts):
             every = self._drawn_ahead
         self._drawn_ahead = []
-        if self._is_private:  # of every draw its own rank draws the batch and the noise
+        if self._device_draws is None:  # of every draw its own rank draws the batch and the noise
             own = self._own_rows(cohorts)
             every = [draw for draw in every if draw.position in own[draw.number]]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
@@ -508,7 +511,10 @@ class BatchedEngine(Engine):
 
     def _draws_of_a_pass(self, cohorts: Sequence[Cohort]) -> int:
         limit = self._draws_per_pass
-        if self._is_private:  # on an accelerator the noise of several is made at once
+        if self._linear is not None and limit is None:
+            widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
+            limit = self._linear.draws_at_a_time(widest)
+        elif self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
             limit = 1 if self._device.type == "cpu" and not self._joined else max(1, wide)
         if limit is None:
@@ -535,8 +541,11 @@ class BatchedEngine(Engine):
             return
         moved = parameters[0].new_zeros(len(draws), self._dimension)
         self._take_steps(network, draws, parameters, moved, self._local_steps)
-        for draw, row in zip(draws, moved, strict=True):
-            updates[draw.number][draw.position] = row
+        place = 0
+        for number, some in itertools.groupby(draws, key=lambda draw: draw.number):
+            own = [draw.position for draw in some]
+            updates[number][own[0] : own[-1] + 1] = moved[place : place + len(own)]
+            place += len(own)
 
     @torch.no_grad()
     def _run_into_sum(
@@ -629,37 +638,38 @@ class BatchedEngine(Engine):
 
         Only sums with their noise leave it; those of public clients have none.
         """
-        per_group = len(draws) // weights.shape[0]
-        private = [row for row, draw in enumerate(draws) if draw.noise_multiplier > 0]
+        rows: list[int] = []
+        per_group = len(draws) // len(weights)
         for row, draw in enumerate(draws):
             if draw.noise_multiplier == 0.0:
                 at = weights[row // per_group]
                 self._add_sums(network, [draw], step, at[None], total[row : row + 1])
                 total[row] *= draw.scale(step)
-        if not private:
+            else:
+                rows.append(row)
+        if not rows:
             return
-        own = [draws[row] for row in private]
-        lattices = [Lattice(draw.noise_multiplier, draw.clip) for draw in own]
+        private = [draws[row] for row in rows]
+        lattices = [lattice_of(draw.noise_multiplier, draw.clip) for draw in private]
         totals = None
-        if len(own) == len(draws):
-            totals = self._joined_sums(own, step, weights, lattices)
+        if len(private) == len(draws):
+            totals = self._joined_sums(private, step, weights, lattices)
         if totals is None:
-            totals = torch.stack([
-                self._private_sum(network, draw, step, weights[row // per_group], lattice)
-                for row, draw, lattice in zip(private, own, lattices, strict=True)
-            ])  # fmt: skip
+            own = [weights[row // per_group] for row in rows]
+            totals = self._private_sums(network, private, step, own, lattices)
+        pairs = list(zip(private, lattices, strict=True))
         noisy = release(
             totals,
             [lattice.exponent for lattice in lattices],
-            [draw.experiment.streams.noise_key(**draw.name, step=step) for draw in own],
-            factors=[one.unit * draw.scale(step) for draw, one in zip(own, lattices, strict=True)],
+            [draw.experiment.streams.noise_key(**draw.name, step=step) for draw in private],
+            factors=[lattice.unit * draw.scale(step) for draw, lattice in pairs],
             dtype=total.dtype,
-            meanwhile=lambda: self._draw_ahead(own[0].cohort.round + 1),
+            meanwhile=lambda: self._draw_ahead(draws[0].cohort.round + 1),
         )
-        if len(own) == len(draws):
+        if len(rows) == len(draws):
             total += noisy
         else:
-            total[private] += noisy
+            total[rows] += noisy
 
     def _joined_sums(
         self, draws: list[Draw], step: int, weights: Tensor, lattices: Sequence[Lattice], *,
@@ -714,22 +724,39 @@ class BatchedEngine(Engine):
             self._draw_ahead(draws[0].cohort.round + 1)
             return
         for draw, lattice in both:
-            own = self._private_sum(network, draw, 0, weights, lattice)
+            (own,) = self._private_sums(network, [draw], 0, [weights], [lattice])
             with self._adding:
                 total += own
 
-    def _private_sum(
-        self, network: ClippedNetwork, draw: Draw, step: int, weights: Tensor, lattice: Lattice
-    ) -> Tensor:
-        """Clipped gradients of a batch, each by itself on the lattice, [D] integers."""
-        isolated = self._isolated[self.networks.index(network)]
-        gather = self._records.gather
-        return isolated.clipped_sum(weights, lattice, draw.rows(step), gather, draw.batch_size)
+    def _private_sums(
+        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Sequence[Tensor],
+        lattices: Sequence[Lattice],
+    ) -> Tensor:  # fmt: skip
+        """Clipped gradients of batches, each by itself on its lattice, [draws, D] integers."""
+        return self._isolated[self.networks.index(network)].clipped_sums(
+            weights,
+            lattices,
+            [draw.rows(step) for draw in draws],
+            self._records.gather,
+            [draw.batch_size for draw in draws],
+        )
 
     def _add_sums(
         self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
         total: Tensor | Callable[[], Tensor], scale: float | None = None,
     ) -> None:  # fmt: skip
+        if self._linear is not None:
+            assert isinstance(total, Tensor)
+            sums, lost = self._linear.clipped_sums(
+                weights.repeat_interleave(len(draws) // len(weights), dim=0),
+                [draw.rows(step) for draw in draws],
+                self._records.gather,
+                [draw.batch_size for draw in draws],
+                clips=[draw.clip for draw in draws],
+            )
+            total += sums
+            network.raw_nonfinite_count += lost
+            return
         multiple = 1 if len(draws) == 1 else _WIDTH_MULTIPLE
         rows, mask = pad_batches([draw.rows(step) for draw in draws], multiple=multiple)
         if rows.shape[1] == 0:
@@ -800,7 +827,7 @@ class BatchedEngine(Engine):
 
     def _has_partial_sums(self, experiment: int) -> bool:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
-        if self._is_private:
+        if self._is_private or self._linear is not None:
             return False
         alone = self._device_draws is None and self._draws_per_pass in (None, 1)
         return alone and self._experiments[experiment].only_sum_counts

@@ -573,7 +573,8 @@ class Draw:
 
     def step_size(self, step: int) -> float:
         """Factor on its mean gradient."""
-        return float(self.experiment.step_sizes(self.cohort, step)[self.position])
+        weights, alpha = self.cohort.weights, self.experiment.step_size(self.cohort.round, step)
+        return alpha if weights is None else alpha * float(weights[self.position])
 
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B."""

@@ -30,18 +30,17 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpcohort import tasks
 from dpcohort._validate import IntArray
 from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine._joined_draws import JoinedDraws
 from dpcohort.engine._lattice import Lattice, gradient_norms
+from dpcohort.engine._linear import Gather, LinearModel, is_ours
 from dpcohort.engine._rounds import one_thread_each
 from dpcohort.engine.clipping import (
     ClippedNetwork,
@@ -50,7 +49,6 @@ from dpcohort.engine.clipping import (
     Loss,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping import _per_example as per_example
 from dpcohort.engine.clipping._network import made_up_targets
 from dpcohort.errors import InputError
 from dpcohort.models._apart import in_known_parts
@@ -62,11 +60,7 @@ from dpcohort.models._each_alone import (
     made_up_inputs,
     treats_alike,
 )
-from dpcohort.models._persons import PersonLoss
 from dpcohort.plugins import telling
-
-#: Inputs and targets of some rows. SENSITIVE.
-Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
 
 #: Records of a pass. On a GPU, which takes another kernel for every size, it is the largest that
 #: fits: passes cost as much to start as to do.
@@ -130,6 +124,8 @@ class IsolatedModel:
         self._blanks = [one.new_zeros(1, *one.shape[1:]) for one in (inputs, targets)]
         self._sizes: Sequence[int] = ()
         self._network: ClippedNetwork | None = None
+        #: The closed form of a linear model; other models have none.
+        self._linear: LinearModel | None = None
         reason = "records are computed one by one here"
         if shared:
             self._network, reason = self._shared()
@@ -173,21 +169,42 @@ class IsolatedModel:
         )
 
     @torch.no_grad()
+    def clipped_sums(
+        self,
+        weights: Sequence[Tensor],
+        lattices: Sequence[Lattice],
+        rows: Sequence[IntArray],
+        gather: Gather,
+        batch_sizes: Sequence[int],
+    ) -> Tensor:
+        """The records' gradients, each clipped and on the lattice, added up by draw. SENSITIVE.
+
+        Args:
+            weights: [D] of each draw.
+            lattices: of the sums.
+            rows: of the records of each draw.
+            gather: gives their inputs and targets.
+            batch_sizes: about how many there are; public.
+
+        Returns:
+            [draws, D] int64. A record without a gradient adds nothing.
+        """
+        if self._linear is not None:
+            return self._linear.integer_sums(
+                torch.stack(list(weights)), rows, gather, batch_sizes, lattices=lattices
+            )
+        draws = zip(weights, lattices, rows, batch_sizes, strict=True)
+        return torch.stack([self._sum_of_one(*one[:3], gather, one[3]) for one in draws])
+
     def clipped_sum(
         self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
     ) -> Tensor:
-        """The records' gradients, each clipped and on the lattice, added up. SENSITIVE.
+        """The same of one draw, [D]."""
+        return self.clipped_sums([weights], [lattice], [rows], gather, [batch_size])[0]
 
-        Args:
-            weights: [D].
-            lattice: of the sum.
-            rows: of the records.
-            gather: gives their inputs and targets.
-            batch_size: about how many there are; public.
-
-        Returns:
-            [D] int64. A record without a gradient adds nothing.
-        """
+    def _sum_of_one(
+        self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
+    ) -> Tensor:
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
         size = next((size for size in self._sizes if size >= batch_size), None)
         size = size or (self._sizes[-1] if self._sizes else self._at_a_time)
@@ -241,7 +258,7 @@ class IsolatedModel:
 
     def _shared(self) -> tuple[ClippedNetwork | None, str]:
         """The network that computes records side by side; None, and why, where it may not."""
-        if not _is_ours(self._loss):
+        if not is_ours(self._loss):
             return None, "the loss is your own, and might mix records"
         dimension, kind = self.layout.dimension, self._blanks[0].device.type
         sizes = _PASS_SIZES.get(kind, _PASS_SIZES["cpu"])
@@ -266,6 +283,11 @@ class IsolatedModel:
             if not self._is_tried(network):
                 self._sizes = ()
                 return None, "on this machine a record's last bits depend on the others in a batch"
+            linear = LinearModel.of(known, self._loss, *self._blanks)
+            if linear is not None and linear.keeps_apart(
+                self._shaken(), *self._made_up(linear.line)
+            ):
+                self._linear = linear
         return network, ""
 
     @torch.no_grad()
@@ -335,15 +357,3 @@ class IsolatedModel:
             return found
 
         return gradient
-
-
-def _is_ours(loss: Loss) -> bool:
-    """Whether a loss is this package's own, which gives a number of each example by itself."""
-    if type(loss) is PersonLoss:
-        return _is_ours(loss.of_rows)
-    if not isinstance(loss, FunctionType):
-        return False
-    if loss is per_example.cross_entropy:
-        return True
-    ours = loss.__globals__ is vars(tasks)
-    return ours and loss.__qualname__.startswith(f"{tasks.Task.loss_on.__qualname__}.")
