@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from dpcohort.cli._sources import is_run_place as is_run_place
     from dpcohort.cli._sources import plan_from as plan_from
     from dpcohort.cli._sources import read_config as read_config
+    from dpcohort.cli._terminal import BackendOption as BackendOption
     from dpcohort.cli._terminal import ClientsOption as ClientsOption
     from dpcohort.cli._terminal import DataDirOption as DataDirOption
     from dpcohort.cli._terminal import DeviceOption as DeviceOption
+    from dpcohort.cli._terminal import JobsOption as JobsOption
     from dpcohort.cli._terminal import JsonOption as JsonOption
     from dpcohort.cli._terminal import SetOption as SetOption
     from dpcohort.cli._terminal import SourceArgument as SourceArgument
@@ -54,8 +56,9 @@ _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
     _sources="data_changes is_run_place plan_from read_config",
     _terminal=(
-        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument console "
-        "new_table print_json print_note say show_messages showing_progress sparkline typed_here"
+        "BackendOption ClientsOption DataDirOption DeviceOption JobsOption JsonOption SetOption "
+        "SourceArgument console new_table print_json print_note say show_messages showing_progress "
+        "sparkline typed_here"
     ),
 )
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
@@ -173,6 +176,7 @@ worth      Say what budgets are worth: accuracy against ε, and who should raise
 train      Train; the ledger is written before every round, so a crash never hides spending.
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 predict    Predict for the rows of a table: classes by name with probabilities, or numbers.
+export     Write the model with its preprocessing for other programs, and a model card beside it.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
@@ -193,6 +197,7 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
+    "predict": ("predict", "export"),
     "verify": ("verify", "receipt"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.

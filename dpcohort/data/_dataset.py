@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,9 @@ from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 from dpcohort.plain_text import first_of
 from dpcohort.tasks import Task
+
+if TYPE_CHECKING:
+    from dpcohort.data._tables import TableColumns
 
 #: What a simulation is told; a private run is refused.
 _COUNTED = (
@@ -146,6 +149,7 @@ class Dataset:
         persons: whose each training row is, where the person is the unit.
         row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
         test_persons: the same of test rows.
+        columns: what the columns of its table mean, where it is of one.
         public: whether the records are public, so that a training on them is a simulation unless
             another is asked for; of any others it is private.
 
@@ -174,6 +178,7 @@ class Dataset:
     row_bound: float = math.inf
     test_persons: Persons | None = None
     public: bool = False
+    columns: TableColumns | None = None
 
     def __post_init__(self) -> None:
         given: object = self.task

@@ -371,16 +371,17 @@ def in_words(metrics: Mapping[str, Any]) -> dict[str, str]:
         >>> in_words({"accuracy": {"value": 0.8, "low": 0.786, "high": 0.814}, "records": 900})
         {'accuracy': '80.0 % (95 % CI 78.6 to 81.4)'}
     """
-    found = {}
+    told, untold = {}, {}
     for name, said in metrics.items():
         if not isinstance(said, Mapping) or (metric := _CALLED.get(name)) is None:
             continue
-        value, ends = said.get("value"), [said.get("low"), said.get("high")]
+        if (value := said.get("value")) is None:
+            untold[metric.words] = "the noise does not let it be told"
+            continue
+        ends = said.get("low"), said.get("high")
         shown = ["-inf" if e is None else metric.shown(metric.scale * e) for e in ends]
-        found[metric.words] = "the noise does not let it be told"
-        if value is not None:
-            found[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
-    return found
+        told[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
+    return told | untold
 
 
 def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str, Any]) -> Any:

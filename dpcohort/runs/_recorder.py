@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
 import re
@@ -253,7 +254,7 @@ class Recorder:
             self.run.write_receipts()
             if self.run.average:
                 _save_weights(folder / LAST_MODEL, self.run.model)
-            _save_weights(folder / MODEL, self.run.scored_weights)
+            _save_weights(folder / MODEL, self.run.scored_weights, _about(self.job))
             write_sealed(
                 folder,
                 {
@@ -382,14 +383,23 @@ class Recorder:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
 
-def _save_weights(path: Path, weights: Any) -> None:
+def _save_weights(path: Path, weights: Any, about: dict[str, str] | None = None) -> None:
     with atomic_writer(path, binary=True) as file:
-        file.write(tensors_as_bytes(dict(weights)))
+        file.write(tensors_as_bytes(dict(weights), metadata=about))
+
+
+def _about(job: TrainingJob) -> dict[str, str]:
+    """What a model takes and says, for its file: scaling, columns with their bounds, task."""
+    task = {"outputs": job.task.outputs, **job.task.to_dict()}
+    return {"dpcohort": json.dumps({**_inputs(job), "task": task})}
 
 
 def _inputs(job: TrainingJob) -> dict[str, Any]:
-    """The public constants by which inputs are scaled, where they are known here."""
-    return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
+    """The public constants by which inputs are scaled, and columns of a table, where known here."""
+    if not isinstance(job, Job):
+        return {}
+    columns = {} if job.data.columns is None else {"columns": job.data.columns.to_dict()}
+    return {"inputs": asdict(job.data.normalisation), **columns}
 
 
 #: A ``module:function`` in a configuration.

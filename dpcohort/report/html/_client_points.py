@@ -15,7 +15,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Charge, calibrate_noise
 from dpcohort.accounting._segments import left_population
-from dpcohort.explain import AdaptiveExplanation, explain_client, explain_clients, papers_noise
+from dpcohort.explain import explain_client, explain_clients, papers_noise
 from dpcohort.plan import Plan
 from dpcohort.planning._participation import FixedCohorts, Participation
 from dpcohort.planning._reports import often
@@ -189,8 +189,8 @@ def _(
             int(draws[k]),
             receipts[k],
             sentence=told.text(),
-            probability=told.probability,
-            planned_draws=told.draws,
+            probability=told.numbers["probability"],
+            planned_draws=told.numbers["draws"],
             paper_std=_known(paper[k]),
             tight_std=_known(tight[k]),
         )
@@ -307,23 +307,22 @@ def _known(value: float) -> float | None:
 
 
 def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None) -> str:
-    told = explain_client(plan, plan.population.ids[k])
-    assert isinstance(told, AdaptiveExplanation)
-    times = f"It was drawn {often(draws)}, at most {told.draw_cap} allowed"
+    told = explain_client(plan, plan.population.ids[k]).numbers
+    times = f"It was drawn {often(draws)}, at most {told['draw_cap']} allowed"
     times += plan.reports.made_words(k, reports)
-    if told.public:
+    if told["public"]:
         spending = "It adds no noise."
     elif spent is None:
         spending = "Its reports were raw, so no epsilon bounds what they told."
     else:
         spending = (
-            f"Its noise multiplier is {told.noise_multiplier:.4g}, made for the caps; it is "
-            f"certified to have spent at most epsilon {spent:.4g} of {told.epsilon:.4g}."
+            f"Its noise multiplier is {told['noise_multiplier']:.4g}, made for the caps; it is "
+            f"certified to have spent at most epsilon {spent:.4g} of {told['epsilon']:.4g}."
         )
     promised = "is public"
-    if not told.public:
-        promised = f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
+    if not told["public"]:
+        promised = f"promised epsilon {told['epsilon']:.4g} at delta {told['delta']:.3g}"
     return (
-        f"{told.client} holds {told.size:,} {plan.contract.unit.several} and {promised}.\n"
+        f"{told['client']} holds {told['size']:,} {plan.contract.unit.several} and {promised}.\n"
         f"{times}; {plan.rule} chose the cohorts during the training.\n{spending}"
     )
