@@ -87,6 +87,13 @@ class ClientReceipt(ABC):
         return self.stamp.partition(":")[0] if self.stamp.startswith("NOT PRIVATE") else ""
 
     @property
+    def kind(self) -> dict[str, str]:
+        """Whether it is private, a simulation or neither, and which unit it protects."""
+        simulated = "simulation" in self.unprotected
+        kind = "simulation" if simulated else self.unprotected.lower() or "private"
+        return {"kind": kind, "protects": self.protects.name}
+
+    @property
     def protects(self) -> Unit:
         """The unit of privacy, by its words."""
         whom = ("this client", "this data set")
@@ -290,9 +297,7 @@ class Receipt(ClientReceipt):
     @property
     def _computed(self) -> dict[str, Any]:
         """What its file says that follows from the rest."""
-        simulated = "simulation" in self.unprotected
-        kind = "simulation" if simulated else self.unprotected.lower() or "private"
-        values: dict[str, Any] = {"kind": kind, "protects": self.protects.name, "holds": self.holds}
+        values: dict[str, Any] = {"holds": self.holds}
         if self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
         if self.charged is not None:
