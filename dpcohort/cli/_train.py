@@ -382,6 +382,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
             test_accuracy=score if run.metric.name == "accuracy" else None,
             private=run.is_private,
             **({} if run.metric.name == "accuracy" else {f"test_{run.metric.name}": score}),
+            evaluation=run.evaluation,
             warnings=judged_words([run.judged]),
         )
         return

@@ -35,12 +35,11 @@ from dpcohort.runs import (
     configured_data,
     configured_job,
     configured_optimiser,
-    configured_population,
     configured_training,
     data_section,
     train_side_by_side,
 )
-from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._configured import configured_plan, population_to_train
 from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
@@ -190,7 +189,7 @@ def tune(
     data_section(config)
     data = configured_data(config)
     config = counted(config, data)
-    population = configured_population(config, data)
+    population = population_to_train(config, data)
     samples, which, words = samples_of(source, config, data, population, public, problems, seeds)
     bench = Bench(config, population, samples, device=device)
     start = start_of(config, data, population, most_rounds)
@@ -241,6 +240,7 @@ def start_of(
         rule=config.rule,
         task=data.task.kind,
         row_bound=data.row_bound if config.model.name == "logistic" else math.inf,
+        summed_rows=data.summed_rows,
         config=config,
     )
     return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))

@@ -57,6 +57,7 @@ def suggested_settings(
     rule: str = "privacy-aware",
     task: str = "classification",
     row_bound: float = math.inf,
+    summed_rows: int = 1,
     config: Config | None = None,
 ) -> Settings:
     """Start settings from sizes, budgets and bounds alone: source *none* without its search.
@@ -76,6 +77,7 @@ def suggested_settings(
         rule: of the selection; any but ``privacy-aware`` keeps its own settings.
         task: its kind; the losses of numbers and counts are steeper, so their path is shorter.
         row_bound: largest norm of a row of a linear model, see `Dataset.row_bound`.
+        summed_rows: rows of one person whose gradients are added up before they are clipped.
         config: contract and cohort size, for the noise; by default the usual ones.
 
     Example:
@@ -92,28 +94,37 @@ def suggested_settings(
     if rule == "privacy-aware":
         lean = _LEAN if uneven or population.public.any() else 0.0
     found = Settings(lean=lean)
-    within = within_bounds(found, row_bound, task)
+    within = within_bounds(found, row_bound, task, summed_rows)
     if within is not None:
         noise = _noise_to_clip(found, population, dimension, config)
         drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
-        longest = digits(drowned / row_bound**2 * within.clip * found.rounds)
+        longest = digits(drowned / row_bound * found.rounds)
         return replace(within, path=min(within.path, longest))
     scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
     path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
     return replace(found, path=digits(path * min(1.0, scale)))
 
 
-def within_bounds(settings: Settings, row_bound: float, task: str) -> Settings | None:
+def within_bounds(
+    settings: Settings, row_bound: float, task: str, summed_rows: int = 1
+) -> Settings | None:
     """Settings with the clip at public bounds and the longest stable step; None without bounds.
+
+    The sum over a person's rows is clipped at the root of their most times the bound of one: were
+    it clipped as one row, who comes often would count less, and probabilities would be those of
+    people who come once.
 
     Example:
         >>> found = within_bounds(Settings(), 4.0, "classification")
         >>> found.clip, found.learning_rate()
         (4.0, 0.25)
+        >>> of_persons = within_bounds(Settings(), 4.0, "classification", summed_rows=4)
+        >>> of_persons.clip, of_persons.learning_rate()
+        (8.0, 0.25)
     """
     if task not in _CURVATURE or not math.isfinite(row_bound):
         return None
-    clip = digits(row_bound)
+    clip = digits(row_bound * math.sqrt(summed_rows))
     step = _STABLE / _CURVATURE[task] / row_bound**2
     return replace(settings, clip=clip, path=digits(step * clip * settings.rounds))
 

@@ -173,6 +173,8 @@ def write_kit(
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
     identities, members = _identities(plan, members, trial=trial)
+    if plan.contract.unit.name == "person":
+        persons = persons or PersonTerms()
     with _new_folder(folder) as (scratch, target):
         tls = scratch / "server" / "tls"
         tls.mkdir(parents=True)
@@ -217,6 +219,7 @@ def write_kit(
             model=model,
             clients=keys,
             members=members,
+            persons=persons,
             **{"out": "run", **federation},
         )
         _copy_weights(given, scratch / "server")
