@@ -59,6 +59,7 @@ from dpcohort.models._each_alone import (
     made_up_inputs,
     treats_alike,
 )
+from dpcohort.models._moments import MomentsLoss
 from dpcohort.models._persons import PersonLoss
 from dpcohort.plugins import telling
 
@@ -320,7 +321,7 @@ class IsolatedModel:
 
 def _is_ours(loss: Loss) -> bool:
     """Whether a loss is this package's own, which gives a number of each example by itself."""
-    if type(loss) is PersonLoss:
+    if type(loss) in (PersonLoss, MomentsLoss):
         return _is_ours(loss.of_rows)
     if not isinstance(loss, FunctionType):
         return False

@@ -41,6 +41,7 @@ from dpcohort.runs import (
     train_side_by_side,
 )
 from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._job import fitted
 from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
@@ -425,7 +426,7 @@ class Bench:
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
         plan = replace(job.plan, training=training)
-        optimiser = configured_optimiser(config.optimiser, clip=clip)
+        optimiser = fitted(configured_optimiser(config.optimiser, clip=clip), plan, job.model)
         return replace(job, plan=plan, optimiser=optimiser)
 
 
