@@ -57,7 +57,7 @@ from dpcohort.runs._folder import installed_version
 from dpcohort.tasks import LOSSES
 from dpcohort.text_files import is_table
 from dpcohort.tuning import Settings, changes_for, suggested_settings
-from dpcohort.tuning._settings import within_bounds
+from dpcohort.tuning._settings import linear_width, within_bounds
 
 
 def new(
@@ -150,6 +150,7 @@ def _suggestions(config: Config) -> list[str]:
         dimension=dimension,
         task=kind,
         row_bound=configured_data(config).row_bound if bounded else math.inf,
+        width=linear_width(counted, configured_data(config)) if bounded else 0,
         config=counted,
     )
     changes = changes_for(settings, counted, population)

@@ -321,7 +321,7 @@ class IsolatedModel:
 
 def _is_ours(loss: Loss) -> bool:
     """Whether a loss is this package's own, which gives a number of each example by itself."""
-    if type(loss) in (PersonLoss, MomentsLoss):
+    if isinstance(loss, PersonLoss | MomentsLoss):
         return _is_ours(loss.of_rows)
     if not isinstance(loss, FunctionType):
         return False

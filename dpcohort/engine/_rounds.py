@@ -351,9 +351,8 @@ class Optimiser:
         plain = not self.server and (self.server_learning_rate, self.server_momentum) == (1.0, 0.0)
         if not plain or self.local is not None or not isinstance(self.local_step, int | float):
             raise InputError.because(
-                "a model with second_moments takes Newton steps: a constant optimiser.learning_rate"
-                " is their length (2 for classes, 1 for numbers), and no other server, momentum or "
-                "local rule goes with them. Leave these out, or model.options."
+                "a model with second_moments takes Newton steps: no other server, step schedule, "
+                "momentum or local rule goes with them. Leave these out, or model.options."
             )
 
     def length(self, training: Training, *, round: int) -> float:
@@ -403,8 +402,8 @@ class Optimiser:
         if self.preconditioner is not None and isinstance(self.local_step, int | float):
             with threads_at_most(1):  # the same bits on any number of threads
                 by = [
-                    self.preconditioner.step(*each, step_size=self.local_step, noise=std)
-                    for *each, std in zip(parameters, by, kept, noise, strict=True)
+                    self.preconditioner.step(*each, step_size=self.local_step)
+                    for each in zip(parameters, by, kept, noise, strict=True)
                 ]
         if self.server:
             server_step(server_class(self.server), self.server_settings, parameters, by, kept)

@@ -548,7 +548,7 @@ def make_job(
             f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
         )
     plan.verify_unless_made_here()
-    optimiser = fitted(options.get("optimiser") or Optimiser(), plan, module)
+    optimiser = fitted(options.get("optimiser") or Optimiser(), plan, module, dataset.task)
     after = None if (given := options.get("after")) is None else Path(given)
     carried = carried_state(plan, after, optimiser)
     partition = options.get("partition")
@@ -625,12 +625,12 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
     return {name: arrays[name] for name in ("parameters", *sorted(used)) if name in arrays}
 
 
-def fitted(optimiser: Optimiser, plan: Plan, model: nn.Module) -> Optimiser:
+def fitted(optimiser: Optimiser, plan: Plan, model: nn.Module, task: Task) -> Optimiser:
     """The optimiser of a plan and model: Newton's where the model sends second moments.
 
     Its step sizes go on where the runs before the plan ended.
     """
-    newton = Preconditioner.of(model)
+    newton = Preconditioner.of(model, task)
     if newton is not None and plan.training.local_steps > 1:
         raise InputError.because(
             f"training.local_steps is {plan.training.local_steps}, and a model with second_moments "

@@ -97,7 +97,7 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
-        optimiser = fitted(optimiser, federation.plan, model)
+        optimiser = fitted(optimiser, federation.plan, model, terms.predicts)
         if optimiser.local is not None:
             raise InputError.because(
                 f"guards take plain local steps, and the local rule {optimiser.local.name} "
