@@ -73,7 +73,7 @@ def suggested_settings(
     Whole clients, for a budget then pays for a distance, whatever the number of steps; and
     probabilities most of the way to the least noise where budgets differ. A linear model within
     public bounds clips where these end, so that probabilities stay honest. It takes Newton steps,
-    for which a tenth of each budget buys second moments, unless their noise would exceed all that
+    for which a share of each budget buys second moments, unless their noise would exceed all that
     they can be; then the longest step at which its loss cannot diverge, or a shorter one where the
     noise would drown the model.
     Of others the clip is below nearly all gradients, so that their scale does not matter, and the
@@ -107,13 +107,13 @@ def suggested_settings(
     rounds, moments = min(Settings.rounds, most_rounds), max(0, width - 1) * width
     found = Settings(rounds=rounds, lean=lean, moments=moments)
     within = within_bounds(found, row_bound, task)
-    newton = _newton(within or found, row_bound, task, width)
-    if newton is not None:
-        rounds = newton.rounds
-        noise = _noise_to_clip(newton, population, dimension, config) / math.sqrt(dimension)
-        share = _share_of_moments(rounds)
-        if noise * math.sqrt(2 * width / (share * rounds)) < 1:
-            return newton
+    if 1 < width <= _WIDEST and math.isfinite(row_bound):
+        for most, loudest in _NEWTON_ROUNDS.items():
+            newton = _newton(within or found, row_bound, task, min(most, rounds))
+            share = _share_of_moments(newton.rounds) * newton.rounds
+            noise = _noise_to_clip(newton, population, dimension, config) / math.sqrt(dimension)
+            if noise * math.sqrt(2 * width / share) < loudest:
+                return newton
     if within is not None:
         noise = _noise_to_clip(found, population, dimension, config)
         drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
@@ -149,11 +149,8 @@ def within_bounds(settings: Settings, row_bound: float, task: str) -> Settings |
     return replace(settings, clip=clip, path=digits(step * clip * settings.rounds))
 
 
-def _newton(plain: Settings, row_bound: float, task: str, width: int) -> Settings | None:
-    """Plain settings with Newton steps, of a linear model within bounds; None of any other."""
-    if not 1 < width <= _WIDEST or not math.isfinite(row_bound):
-        return None
-    rounds = min(_NEWTON_ROUNDS, plain.rounds)
+def _newton(plain: Settings, row_bound: float, task: str, rounds: int) -> Settings:
+    """Plain settings of a linear model with Newton steps in their place."""
     share = _share_of_moments(rounds)
     clip = digits(_GRADIENT.get(task, 1.0) * row_bound / math.sqrt(1 - share), 3)
     return replace(
@@ -170,8 +167,9 @@ def _share_of_moments(rounds: int) -> float:
     return min(0.4, 2 / rounds)
 
 
-#: Newton steps converge in so many rounds.
-_NEWTON_ROUNDS = 20
+#: Newton steps, by the most that noise may make of the largest second moment there can be: where
+#: it is loud, fewer steps keep the model smaller.
+_NEWTON_ROUNDS = {30: 0.05, 20: 1.0}
 #: Where gradients are clipped, in norms of a row: numbers seldom err by as much as their range,
 #: counts by more than 1.
 _GRADIENT = {"regression": 0.5, "counts": 2.0}
