@@ -137,6 +137,18 @@ FRAME = (
         "",
     ),
     Topic(
+        "isolation-cuda",
+        "No model and no loss of others does so on a GPU.",
+        "The same modules and losses, at the engines and in frozen encoders on a GPU.",
+        "",
+    ),
+    Topic(
+        "isolation-persons-cuda",
+        "The same of a person with 3 rows, on a GPU.",
+        "The same modules and losses, with a person and without them, on a GPU.",
+        "",
+    ),
+    Topic(
         "isolation-peers",
         "The same models and losses, given to others (no promise of ours).",
         "Hostile and careless modules and losses, with a record and without it.",

@@ -147,7 +147,7 @@ def table(path: Path, seeds: int, share: float) -> list[dict[str, Any]]:
             if run.evaluation is not None and (terms := job.evaluation) is not None:
                 told = run.evaluation["in_all"]
                 plain = replace(terms, noise=0.0 * terms.noise)
-                sums = job.noised_sums(run, plain)
+                sums = np.stack(list(job.noised_sums(run, plain).values()))
                 heard = combined(terms.questions, sums, terms.records, terms.noise)[1]
                 one |= {
                     "said_before": terms.buys,

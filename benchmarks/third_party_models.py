@@ -178,6 +178,8 @@ def record(ours: dict[int, list[str]], peers: Sequence[str], *, device: str, opt
     for rows, results in ours.items():
         key = "isolation" if rows == 1 else "isolation-persons"
         promise = PROMISE if rows == 1 else f"The same of a person with {rows} rows."
+        if device != "cpu":
+            promise = f"{promise[:-1]}, on a GPU."
         key += "" if device == "cpu" else f"-{device}"
         common["test"] = TEST if rows == 1 else PERSONS_TEST
         assurance.record(key, promise=promise, result="; ".join(results), **common)

@@ -25,7 +25,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -317,14 +316,14 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The class of each record."""
-        best = self._outputs(X).argmax(1)
-        found: NDArray[Any] = self.classes_[best]
+        outputs = self._outputs(X)
+        found: NDArray[Any] = self.classes_[self.task_.predictions(outputs)]
         return found
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:  # noqa: N803
         """The probability of each class, in the order of ``classes_``."""
-        shares: FloatArray = softmax(self._outputs(X).astype(np.float64), axis=1)
-        return shares
+        outputs = self._outputs(X)
+        return self.task_.chances(outputs)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

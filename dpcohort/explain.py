@@ -18,7 +18,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, choice, number
 from dpcohort.accounting import Contract, calibrate_noise, paper_noise_multiplier
-from dpcohort.accounting._unit import UnitName, unit_of
+from dpcohort.accounting._unit import unit_of
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 __all__ = [
-    "AdaptiveExplanation",
-    "ClientExplanation",
     "Explanation",
-    "LargerBudget",
     "NoiseGain",
     "PlanComparison",
     "Scenario",
@@ -48,6 +45,7 @@ __all__ = [
     "explain_client",
     "explain_clients",
     "noise_gains",
+    "papers_noise",
     "sweep",
     "value_of_trust",
 ]
@@ -57,247 +55,163 @@ __all__ = [
 _BY_NOISE = ("privacy-aware", "inverse-noise")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LargerBudget:
-    """What a client would get for a larger epsilon, everyone else unchanged.
+@dataclass(frozen=True)
+class Explanation:
+    """What a plan says of one client.
 
     Attributes:
-        epsilon: the larger budget.
-        probability: its selection probability then.
-        times_as_often: that, relative to now; infinite where it is left out now.
+        numbers: plain values by name. Of every client ``client``, ``rule``, ``size``, ``unit``,
+            ``public``, ``epsilon`` and ``delta``; the others are described where they are made.
+        sentences: what they mean, one thought each.
     """
 
-    epsilon: float
-    probability: float
-    times_as_often: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientExplanation:
-    """Who a client of any plan is and what it promised; ``text()`` says it in sentences.
-
-    Attributes:
-        client: its id.
-        rule: what chooses the clients.
-        size: units it holds.
-        unit: of privacy: ``record`` or ``person``.
-        public: whether it has no budget.
-        epsilon: promised; None for public clients.
-        delta: promised; None for public clients.
-
-    Example:
-        >>> print(ClientExplanation(client="a", rule="uniform", size=1200, public=False,
-        ...                         epsilon=2.0, delta=1e-5).text())
-        a holds 1,200 records and promised epsilon 2 at delta 1e-05.
-    """
-
-    client: str
-    rule: str
-    size: int
-    unit: UnitName = "record"
-    public: bool
-    epsilon: float | None
-    delta: float | None
+    numbers: Mapping[str, Any]
+    sentences: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and words, ready for JSON."""
-        return asdict(self)
+        return dict(self.numbers)
 
     def text(self) -> str:
         """The explanation in plain sentences, one thought a line."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> list[str]:
-        promise = (
-            "is public: its records need no privacy"
-            if self.public
-            else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
-        )
-        units = unit_of(self.unit).several
-        return [f"{one_line(self.client)} holds {self.size:,} {units} and {promise}."]
+        return "\n".join(self.sentences)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation(ClientExplanation):
-    """Numbers about one client of a plan, beside those of every ``ClientExplanation``.
-
-    Attributes:
-        batch_size: expected batch of a step.
-        sampling_rate: batch over size.
-        unbiased: its probability by size alone.
-        probability: its probability in the plan; where noise is distributed its weight in the
-            model.
-        expected_draws: probability times all draws.
-        draws: times it is drawn in the schedule.
-        steps: noisy steps it takes.
-        noise_multiplier: std of its noise on the clipped sum, over C; None if never drawn.
-        noise_std: std of its noise on the mean gradient, per coordinate, in units of C.
-        certified_epsilon: what it will have spent at its delta; None for public clients.
-        noise_vs_median: its noise at equal participation, relative to the median client.
-        noise_share: its share of all expected noise in this plan.
-        unbiased_noise_share: the same if clients were selected by size.
-        one_more_draw: noise variance after one more draw, relative to now; None if public.
-        epsilon_of_one_more_draw: what one more draw at the planned noise would spend in all.
-        larger_budget: what doubling epsilon would change; None if public, and where only the plan
-            is left of a rule of one's own.
-    """
-
-    batch_size: int
-    sampling_rate: float
-    unbiased: float
-    probability: float
-    expected_draws: float
-    draws: int
-    steps: int
-    noise_multiplier: float | None
-    noise_std: float | None
-    certified_epsilon: float | None
-    noise_vs_median: float
-    noise_share: float
-    unbiased_noise_share: float
-    one_more_draw: float | None = None
-    epsilon_of_one_more_draw: float | None = None
-    larger_budget: LargerBudget | None = None
-
-    def _lines(self) -> list[str]:
-        (who,) = super()._lines()
-        step = f"Each step uses about {self.batch_size} of them (rate {self.sampling_rate:.3g})."
-        return [f"{who} {step}", *self._details()]
-
-    def _details(self) -> list[str]:
-        """Why it has its probability and its noise, and what would change them."""
-        lines = [self._why(), self._noise()]
-        if self.one_more_draw is not None:
-            lines.append(self._one_more(self.one_more_draw))
-        if self.larger_budget is not None:
-            lines.append(self._larger(self.larger_budget))
-        elif self.one_more_draw is not None:
-            lines.append(
-                "What a larger epsilon would change cannot be told from the plan alone: its rule "
-                "is not installed here. Explain the config it was made from."
-            )
-        return lines
-
-    def _why(self) -> str:
-        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
-        chosen = (
-            f"It is drawn with probability {self.probability:.4g} per slot, "
-            f"{self.expected_draws:.3g} draws expected and {self.draws} scheduled. "
-        )
-        if self.probability == 0:
-            verdict = "It is left out"
-        elif abs(ratio - 1) < 1e-9:
-            return chosen + "That is exactly its share of all records."
-        else:
-            verdict = f"Its share of all records alone would ask for {self.unbiased:.4g}, so it "
-            verdict += f"is selected {ratio:.3g} times as often"
-        reason = (
-            "it adds no noise"
-            if self.public
-            else f"its noise, at equal participation, has {self.noise_vs_median:.3g} times the "
-            "variance of the median client's"
-        )
-        if self.rule not in _BY_NOISE:  # its noise is told, but is not why
-            return chosen + f"{verdict}, by the rule {self.rule}; {reason}."
-        return chosen + f"{verdict}: {reason}."
-
-    def _noise(self) -> str:
-        share = (
-            f"It brings {self.noise_share:.1%} of all noise; selected by size it would bring "
-            f"{self.unbiased_noise_share:.1%}."
-        )
-        if self.public:
-            return "It adds no noise."
-        if self.draws == 0:
-            return f"It is never drawn and spends nothing. {share}"
-        return (
-            f"Its noise multiplier is {self.noise_multiplier:.4g} (std {self.noise_std:.4g} C on "
-            f"the mean gradient) for {self.steps} steps, certified to spend epsilon "
-            f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}. {share}"
-        )
-
-    def _one_more(self, variance: float) -> str:
-        if self.draws == 0:
-            return (
-                "A first draw would need a noise variance of "
-                f"{variance:.3g} C^2 on the mean gradient."
-            )
-        return (
-            f"One more draw would raise the variance of its noise by {variance - 1:.1%} in every "
-            "draw; taken without raising it, it would spend epsilon "
-            f"{self.epsilon_of_one_more_draw:.4g}."
-        )
-
-    def _larger(self, larger: LargerBudget) -> str:
-        ratio = f"{larger.times_as_often:.3g}"
-        often = "as often as now" if ratio == "1" else f"{ratio} times as often"
-        drawn = f"drawn {often} (probability {larger.probability:.4g})"
-        if larger.probability == 0:
-            drawn = "left out" if self.probability > 0 else "left out as well"
-        elif self.probability == 0:
-            drawn = f"drawn, with probability {larger.probability:.4g}"
-        return (
-            f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would be {drawn}."
-        )
+def _who(plan: Plan, k: int) -> dict[str, Any]:
+    """Who a client of any plan is, and what it promised; public clients promise nothing."""
+    people, public = plan.population, bool(plan.population.public[k])
+    return {
+        "client": people.ids[k],
+        "rule": plan.rule,
+        "size": int(people.sizes[k]),
+        "unit": plan.contract.unit.name,
+        "public": public,
+        "epsilon": None if public else float(people.epsilon[k]),
+        "delta": None if public else float(people.delta[k]),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DistributedExplanation(Explanation):
-    """Numbers about one client of a plan with distributed noise, beside those of ``Explanation``.
-
-    Attributes:
-        weight: factor on its mean gradient whenever it is drawn.
-        honest: members of a cohort whose shares of noise it counts on.
-        alone_epsilon: what it will have spent if all others collude; None for public clients.
-    """
-
-    weight: float
-    honest: int
-    alone_epsilon: float | None
-
-    def _details(self) -> list[str]:
-        """Weight in the model, and the honest-client assumption."""
-        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
-        if self.draws == 0:
-            return ["It is never drawn, has no weight and spends nothing."]
-        lines = [
-            f"It is drawn {often(self.draws)} and its mean gradient then counts with weight "
-            f"{self.weight:.4g}: {self.probability:.4g} of the model, {ratio:.3g} times its share "
-            "of all records. Weights are public and tell budgets."
-        ]
-        if self.public:
-            return [*lines, "It adds a share of noise for the others."]
-        lines.append(
-            f"The noise of {counted(self.honest, 'honest member')} of a cohort is "
-            f"{self.noise_multiplier:.4g} times what {unit_of(self.unit).one} can add: certified "
-            f"to spend epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others "
-            f"collude, its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
-        )
-        if (larger := self.larger_budget) is not None:
-            lines.append(
-                f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would count "
-                f"{larger.times_as_often:.3g} times as much."
-            )
-        return lines
+def _promise(told: Mapping[str, Any]) -> str:
+    promise = "is public: its records need no privacy"
+    if not told["public"]:
+        promise = f"promised epsilon {told['epsilon']:.4g} at delta {told['delta']:.2g}"
+    units = unit_of(told["unit"]).several
+    return f"{one_line(told['client'])} holds {told['size']:,} {units} and {promise}."
 
 
 @singledispatch
-def _explained(noise: Noise, plan: Plan, k: int, numbers: dict[str, Any]) -> Explanation:
-    return Explanation(**numbers)
+def _reasons(noise: Noise, told: Mapping[str, Any]) -> list[str]:
+    """Why a client has its probability and its noise, and what would change them."""
+    lines = [_why(told), _noise(told)]
+    if told["one_more_draw"] is None:
+        return lines
+    lines.append(_one_more(told))
+    if (larger := told["larger_budget"]) is not None:
+        return [*lines, _larger(told, **larger)]
+    return [
+        *lines,
+        "What a larger epsilon would change cannot be told from the plan alone: its rule is not "
+        "installed here. Explain the config it was made from.",
+    ]
 
 
-@_explained.register(DistributedNoise)
-def _(noise: DistributedNoise, plan: Plan, k: int, numbers: dict[str, Any]) -> Explanation:
-    alone = None if numbers["public"] else float(plan.certificate.alone_epsilon[k])
-    weight = float(noise.pool.weights[k])
-    return DistributedExplanation(
-        **numbers, weight=weight, honest=noise.honest, alone_epsilon=alone
+@_reasons.register(DistributedNoise)
+def _(noise: DistributedNoise, told: Mapping[str, Any]) -> list[str]:
+    """Weight in the model, and the honest-client assumption."""
+    if told["draws"] == 0:
+        return ["It is never drawn, has no weight and spends nothing."]
+    lines = [
+        f"It is drawn {often(told['draws'])} and its mean gradient then counts with weight "
+        f"{told['weight']:.4g}: {told['probability']:.4g} of the model, {_ratio_to_size(told):.3g} "
+        "times its share of all records. Weights are public and tell budgets."
+    ]
+    if told["public"]:
+        return [*lines, "It adds a share of noise for the others."]
+    lines.append(
+        f"The noise of {counted(told['honest'], 'honest member')} of a cohort is "
+        f"{told['noise_multiplier']:.4g} times what {unit_of(told['unit']).one} can add: certified "
+        f"to spend epsilon {told['certified_epsilon']:.4g} of {told['epsilon']:.4g}. If all others "
+        f"collude, its own share alone protects it: epsilon {told['alone_epsilon']:.4g}."
     )
+    if (larger := told["larger_budget"]) is not None:
+        lines.append(
+            f"With epsilon {larger['epsilon']:.4g} instead of {told['epsilon']:.4g} it would count "
+            f"{larger['times_as_often']:.3g} times as much."
+        )
+    return lines
+
+
+def _ratio_to_size(told: Mapping[str, Any]) -> float:
+    return told["probability"] / told["unbiased"] if told["unbiased"] > 0 else float("nan")
+
+
+def _why(told: Mapping[str, Any]) -> str:
+    ratio = _ratio_to_size(told)
+    chosen = (
+        f"It is drawn with probability {told['probability']:.4g} per slot, "
+        f"{told['expected_draws']:.3g} draws expected and {told['draws']} scheduled. "
+    )
+    if told["probability"] == 0:
+        verdict = "It is left out"
+    elif abs(ratio - 1) < 1e-9:
+        return chosen + "That is exactly its share of all records."
+    else:
+        verdict = f"Its share of all records alone would ask for {told['unbiased']:.4g}, so it "
+        verdict += f"is selected {ratio:.3g} times as often"
+    reason = (
+        "it adds no noise"
+        if told["public"]
+        else f"its noise, at equal participation, has {told['noise_vs_median']:.3g} times the "
+        "variance of the median client's"
+    )
+    if told["rule"] not in _BY_NOISE:  # its noise is told, but is not why
+        return chosen + f"{verdict}, by the rule {told['rule']}; {reason}."
+    return chosen + f"{verdict}: {reason}."
+
+
+def _noise(told: Mapping[str, Any]) -> str:
+    share = (
+        f"It brings {told['noise_share']:.1%} of all noise; selected by size it would bring "
+        f"{told['unbiased_noise_share']:.1%}."
+    )
+    if told["public"]:
+        return "It adds no noise."
+    if told["draws"] == 0:
+        return f"It is never drawn and spends nothing. {share}"
+    return (
+        f"Its noise multiplier is {told['noise_multiplier']:.4g} (std {told['noise_std']:.4g} C on "
+        f"the mean gradient) for {told['steps']} steps, certified to spend epsilon "
+        f"{told['certified_epsilon']:.4g} of {told['epsilon']:.4g}. {share}"
+    )
+
+
+def _one_more(told: Mapping[str, Any]) -> str:
+    variance = told["one_more_draw"]
+    if told["draws"] == 0:
+        return f"A first draw needs a noise variance of {variance:.3g} C^2 on the mean gradient."
+    return (
+        f"One more draw would raise the variance of its noise by {variance - 1:.1%} in every "
+        "draw; taken without raising it, it would spend epsilon "
+        f"{told['epsilon_of_one_more_draw']:.4g}."
+    )
+
+
+def _larger(
+    told: Mapping[str, Any], epsilon: float, probability: float, times_as_often: float
+) -> str:
+    ratio = f"{times_as_often:.3g}"
+    how_often = "as often as now" if ratio == "1" else f"{ratio} times as often"
+    drawn = f"drawn {how_often} (probability {probability:.4g})"
+    if probability == 0:
+        drawn = "left out" if told["probability"] > 0 else "left out as well"
+    elif told["probability"] == 0:
+        drawn = f"drawn, with probability {probability:.4g}"
+    return f"With epsilon {epsilon:.4g} instead of {told['epsilon']:.4g} it would be {drawn}."
 
 
 def explain_client(
     plan: Plan, client: str, *, larger_epsilon: float | None = None, rule: PlannedRule | None = None
-) -> ClientExplanation:
+) -> Explanation:
     """Explain one client of a plan: probability and noise, or caps where a rule chooses cohorts.
 
     Args:
@@ -330,22 +244,37 @@ def _explained_client(
     k: int,
     larger_epsilon: float | None,
     rule: PlannedRule | None,
-) -> ClientExplanation:
+) -> Explanation:
+    """Caps, and the noise that is made for them.
+
+    ``draw_cap`` and ``report_cap`` (None if the rule asks nobody), the ``statistic`` it reports,
+    ``raw_reports`` without noise or ``report_std`` and ``report_share`` of its budget; then as of
+    any plan, ``certified_epsilon`` at both caps.
+    """
     if larger_epsilon is not None:
         raise InputError.because(
             f"--epsilon asks for another probability, and {plan.rule} has none before the "
             "training: it chooses each cohort then."
         )
     public, noise = bool(plan.population.public[k]), float(plan.noise_multipliers[k])
-    certified = None if public else plan.reports.epsilon(float(plan.certified_epsilon[k]))
-    return AdaptiveExplanation(
+    told = {
         **_who(plan, k),
         **plan.reports.explain(k, float(plan.report_stds[k]), public=public),
-        draw_cap=int(plan.counts[k]),
-        noise_multiplier=noise,
-        noise_std=noise / int(plan.batch_sizes[k]),
-        certified_epsilon=certified,
-    )
+        "draw_cap": int(plan.counts[k]),
+        "noise_multiplier": noise,
+        "noise_std": noise / int(plan.batch_sizes[k]),
+        "certified_epsilon": (
+            None if public else plan.reports.epsilon(float(plan.certified_epsilon[k]))
+        ),
+    }
+    lines = [
+        _promise(told),
+        f"It has no probability beforehand: {plan.rule} chooses each cohort during the training, "
+        f"and may draw it at most {often(told['draw_cap'])}.",
+    ]
+    if told["statistic"] is not None:
+        lines.append(_reports(told))
+    return Explanation(told, (*lines, _spending(told)))
 
 
 @_explained_client.register(FixedCohorts)
@@ -356,16 +285,15 @@ def _(
     larger_epsilon: float | None,
     rule: PlannedRule | None,
 ) -> Explanation:
-    (told,) = explain_clients(plan, [k])
-    if told.public:
-        return told
-    more, more_epsilon = _one_more_draw(plan, k)
-    return replace(
-        told,
-        one_more_draw=more,
-        epsilon_of_one_more_draw=more_epsilon,
-        larger_budget=_with_larger_budget(plan, k, larger_epsilon, rule),
-    )
+    (numbers,) = _numbers(plan, [k])
+    if not numbers["public"]:
+        more, more_epsilon = _one_more_draw(plan, k)
+        numbers |= {
+            "one_more_draw": more,
+            "epsilon_of_one_more_draw": more_epsilon,
+            "larger_budget": _with_larger_budget(plan, k, larger_epsilon, rule),
+        }
+    return _fixed(plan, numbers)
 
 
 def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]:
@@ -374,6 +302,26 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
     Args:
         plan: the plan.
         clients: their positions in its population.
+    """
+    return (_fixed(plan, numbers) for numbers in _numbers(plan, clients))
+
+
+def _fixed(plan: Plan, told: dict[str, Any]) -> Explanation:
+    batch, rate = told["batch_size"], told["sampling_rate"]
+    step = f"Each step uses about {batch} of them (rate {rate:.3g})."
+    return Explanation(told, (f"{_promise(told)} {step}", *_reasons(plan.noise, told)))
+
+
+def _numbers(plan: Plan, clients: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Numbers about clients of a plan with fixed cohorts.
+
+    ``probability`` is the weight in the model where noise is distributed, ``unbiased`` that by size
+    alone. ``noise_multiplier`` is the std of the noise on the clipped sum, ``noise_std`` on the
+    mean gradient per coordinate, both over C; None if it is never drawn. ``noise_vs_median`` is its
+    noise at equal participation over that of the median client; ``noise_share`` and
+    ``unbiased_noise_share`` are shares of all expected noise. ``one_more_draw`` is the noise
+    variance after one more draw over now, ``epsilon_of_one_more_draw`` what that would spend at the
+    planned noise.
     """
     people, selection = plan.population, plan.selection
     # Noise variance of a draw if every client were drawn equally often.
@@ -385,39 +333,41 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
     shares = _noise_shares(plan.problem, selection.probabilities)
     by_size = _noise_shares(plan.problem, selection.unbiased)
     for k in clients:
-        is_public = bool(people.public[k])
-        draws, batch = int(plan.counts[k]), int(plan.batch_sizes[k])
-        z = float(plan.noise_multipliers[k])
-        numbers = dict(
+        is_public, draws = bool(people.public[k]), int(plan.counts[k])
+        batch, z = int(plan.batch_sizes[k]), float(plan.noise_multipliers[k])
+        yield {
             **_who(plan, k),
-            batch_size=batch,
-            sampling_rate=float(plan.sampling_rates[k]),
-            unbiased=float(selection.unbiased[k]),
-            probability=float(plan.model_weights[k]),
-            expected_draws=float(plan.draw_probabilities[k]) * plan.training.total_draws,
-            draws=draws,
-            steps=int(plan.steps[k]),
-            noise_multiplier=z if draws or is_public else None,
-            noise_std=z / batch if draws or is_public else None,
-            certified_epsilon=None if is_public else float(plan.certified_epsilon[k]),
-            noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
-            noise_share=float(shares[k]),
-            unbiased_noise_share=float(by_size[k]),
-        )
-        yield _explained(plan.noise, plan, k, numbers)
+            "batch_size": batch,
+            "sampling_rate": float(plan.sampling_rates[k]),
+            "unbiased": float(selection.unbiased[k]),
+            "probability": float(plan.model_weights[k]),
+            "expected_draws": float(plan.draw_probabilities[k]) * plan.training.total_draws,
+            "draws": draws,
+            "steps": int(plan.steps[k]),
+            "noise_multiplier": z if draws or is_public else None,
+            "noise_std": z / batch if draws or is_public else None,
+            "certified_epsilon": None if is_public else float(plan.certified_epsilon[k]),
+            "noise_vs_median": float(variance[k]) / median if median > 0 else 0.0,
+            "noise_share": float(shares[k]),
+            "unbiased_noise_share": float(by_size[k]),
+            **dict.fromkeys(("one_more_draw", "epsilon_of_one_more_draw", "larger_budget")),
+            **_of_noise(plan.noise, plan, k),
+        }
 
 
-def _who(plan: Plan, k: int) -> dict[str, Any]:
-    """The numbers of every ``ClientExplanation``."""
-    people, public = plan.population, bool(plan.population.public[k])
+@singledispatch
+def _of_noise(noise: Noise, plan: Plan, k: int) -> dict[str, Any]:
+    return {}
+
+
+@_of_noise.register(DistributedNoise)
+def _(noise: DistributedNoise, plan: Plan, k: int) -> dict[str, Any]:
+    """Its ``weight``, the ``honest`` members of a cohort, and the epsilon if all others collude."""
+    alone = None if plan.population.public[k] else float(plan.certificate.alone_epsilon[k])
     return {
-        "client": people.ids[k],
-        "rule": plan.rule,
-        "size": int(people.sizes[k]),
-        "unit": plan.contract.unit.name,
-        "public": public,
-        "epsilon": None if public else float(people.epsilon[k]),
-        "delta": None if public else float(people.delta[k]),
+        "weight": float(noise.pool.weights[k]),
+        "honest": noise.honest,
+        "alone_epsilon": alone,
     }
 
 
@@ -454,7 +404,8 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
 
 def _with_larger_budget(
     plan: Plan, k: int, larger_epsilon: float | None, rule: PlannedRule | None
-) -> LargerBudget | None:
+) -> dict[str, float] | None:
+    """Its ``probability`` with the larger ``epsilon``, and ``times_as_often``, relative to now."""
     name = plan.rule
     if rule is None and name not in RULES["selection"] and larger_epsilon is None:
         return None  # to explain a plan, no code of somebody is loaded
@@ -474,11 +425,8 @@ def _with_larger_budget(
     problem = scenario.problem(plan.past.left(people))
     probability = float(selected(rule or scenario.made_rule(), problem).probabilities[k])
     before = float(plan.selection.probabilities[k])
-    return LargerBudget(
-        epsilon=larger,
-        probability=probability,
-        times_as_often=probability / before if before > 0 else float("inf"),
-    )
+    often_then = probability / before if before > 0 else float("inf")
+    return {"epsilon": larger, "probability": probability, "times_as_often": often_then}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -594,66 +542,31 @@ def _with_costs(problem: SelectionProblem, other: SelectionProblem, k: int) -> S
     return replace(problem, **columns)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveExplanation(ClientExplanation):
-    """Numbers about one client of an adaptive plan, beside those of every ``ClientExplanation``.
+def _reports(told: Mapping[str, Any]) -> str:
+    asked = f"It may be asked for its {told['statistic']} at most {often(told['report_cap'] or 0)}"
+    if told["raw_reports"]:
+        return f"{asked}, and tells it WITHOUT NOISE: no epsilon bounds that. NOT PRIVATE."
+    if told["public"]:
+        return f"{asked}; its reports need no noise."
+    return (
+        f"{asked}; each report has noise of std {told['report_std']:.3g}, and all together take "
+        f"{100 * (told['report_share'] or 0):.3g} % of its budget."
+    )
 
-    Attributes:
-        draw_cap: times it may be drawn.
-        report_cap: times it may be asked for a report; None if the rule asks nobody.
-        statistic: what it reports, as in "mean loss"; None if nothing.
-        raw_reports: whether reports have no noise, so that nothing bounds what they tell.
-        noise_multiplier: std of its noise on the clipped sum, over C.
-        noise_std: std of its noise on the mean gradient, per coordinate, in units of C.
-        report_std: std of the noise on its report; None without noised reports.
-        report_share: of its budget that all reports together may take; None without them.
-        certified_epsilon: what it will have spent at both caps; None if public or unbounded.
-    """
 
-    draw_cap: int
-    report_cap: int | None
-    statistic: str | None
-    raw_reports: bool
-    noise_multiplier: float
-    noise_std: float
-    report_std: float | None
-    report_share: float | None
-    certified_epsilon: float | None
-
-    def _lines(self) -> list[str]:
-        lines = [
-            *super()._lines(),
-            f"It has no probability beforehand: {self.rule} chooses each cohort during the "
-            f"training, and may draw it at most {often(self.draw_cap)}.",
-        ]
-        if self.statistic is not None:
-            lines.append(self._reports())
-        return [*lines, self._spending()]
-
-    def _reports(self) -> str:
-        asked = f"It may be asked for its {self.statistic} at most {often(self.report_cap or 0)}"
-        if self.raw_reports:
-            return f"{asked}, and tells it WITHOUT NOISE: no epsilon bounds that. NOT PRIVATE."
-        if self.public:
-            return f"{asked}; its reports need no noise."
-        return (
-            f"{asked}; each report has noise of std {self.report_std:.3g}, and all together take "
-            f"{100 * (self.report_share or 0):.3g} % of its budget."
-        )
-
-    def _spending(self) -> str:
-        if self.public:
-            return "It adds no noise."
-        noise = (
-            f"Its noise multiplier is {self.noise_multiplier:.4g} (std {self.noise_std:.4g} C on "
-            "the mean gradient), made for these caps"
-        )
-        if self.certified_epsilon is None:
-            return f"{noise}."
-        return (
-            f"{noise}: if it reaches them it is certified to spend epsilon "
-            f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}."
-        )
+def _spending(told: Mapping[str, Any]) -> str:
+    if told["public"]:
+        return "It adds no noise."
+    noise = (
+        f"Its noise multiplier is {told['noise_multiplier']:.4g} (std {told['noise_std']:.4g} C on "
+        "the mean gradient), made for these caps"
+    )
+    if told["certified_epsilon"] is None:
+        return f"{noise}."
+    return (
+        f"{noise}: if it reaches them it is certified to spend epsilon "
+        f"{told['certified_epsilon']:.4g} of {told['epsilon']:.4g}."
+    )
 
 
 Swept = Literal["eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon"]

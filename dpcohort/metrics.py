@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, softmax, xlogy
+from scipy.special import logsumexp, xlogy
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.plain_text import first_of
@@ -116,7 +116,7 @@ _TINY = 1e-12
 def main_metric(task: Task) -> Metric:
     """What a task is judged by: accuracy, or what fits its loss.
 
-    With class weights, and for several labels, it is the balanced accuracy: there the rare matter.
+    With class weights or a rare class, and for several labels, it is the balanced accuracy.
 
     Example:
         >>> main_metric(Task(outputs=3)).name
@@ -125,7 +125,8 @@ def main_metric(task: Task) -> Metric:
         'mae'
     """
     if task.kind == "classification":
-        return METRICS["balanced_accuracy" if task.class_weights else "accuracy"]
+        rare = task.class_weights or task.is_uneven
+        return METRICS["balanced_accuracy" if rare else "accuracy"]
     if task.kind == "multi-label":
         return METRICS["balanced_accuracy"]
     if task.kind == "counts":
@@ -150,7 +151,7 @@ def trivial_outputs(task: Task, labels: NDArray[Any]) -> FloatArray:
     values = np.asarray(labels, np.float64)
     if task.kind == "classification":
         shares = np.bincount(np.asarray(labels), minlength=task.outputs) / len(labels)
-        best: Any = np.log(np.maximum(shares, _TINY))
+        best: Any = np.log(np.maximum(shares * (task.class_weights or 1.0), _TINY))
     elif task.kind == "multi-label":
         shares = np.clip(values.mean(0), _TINY, 1 - _TINY)
         best = np.log(shares / (1 - shares))
@@ -200,21 +201,26 @@ def _gone(value: Any) -> Any:
 
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
 
-    predicted = outputs.argmax(1)
+    predicted, chances = task.predictions(outputs), task.chances(outputs)
     there = np.unique(labels)
-    # Less the others' summed exponentials an output ranks as the chance of its class does.
-    aucs = [
-        _auc(labels == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
-        for c in there
-    ]
     averaged = {} if task.outputs == 2 else {"labels": there, "average": "macro"}
     matrix = None
     if task.outputs <= _MOST_IN_A_MATRIX:
         classes = list(range(task.outputs))
         matrix = _scikit_learn().confusion_matrix(labels, predicted, labels=classes).tolist()
-    auc = _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs)
-    found = _of_guesses(labels, predicted, softmax(outputs, axis=1), auc, **averaged)
+    auc = _mean_auc(task, outputs, labels)
+    found = _of_guesses(labels, predicted, chances, auc, **averaged)
     return {**found, "confusion_matrix": matrix}
+
+
+def _mean_auc(task: Task, outputs: FloatArray, labels: IntArray) -> float:
+    """The area under the ROC curve: of the second of two classes, else the mean of all there."""
+    # Less the others' summed exponentials an output ranks as the chance of its class does.
+    aucs = [
+        _auc(labels == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
+        for c in np.unique(labels)
+    ]
+    return _mean(aucs[1:] if task.outputs == 2 and len(aucs) == 2 else aucs)
 
 
 def _of_guesses(
@@ -230,14 +236,14 @@ def _of_guesses(
         "auc": auc,
         "f1": float(scores.f1_score(truth, guess, **averaged, zero_division=0.0)),
         "log_loss": float(scores.log_loss(truth, chances, labels=classes)),
-        "calibration_error": _calibration(chances.max(1), guess == truth),
+        "calibration_error": _calibration(chances.max(1), chances.argmax(1) == truth),
     }
 
 
 def _of_labels(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[str, Any]:
     names = [task.called(i) for i in range(task.outputs)]
     truth, predicted = labels.astype(np.int64), (outputs > 0).astype(np.int64)
-    chances = 1.0 / (1.0 + np.exp(-np.clip(outputs, -500, 500)))
+    chances = task.chances(outputs)
     each: dict[str, dict[str, float]] = {}
     columns = (truth.T, predicted.T, outputs.T, chances.T)
     for name, y, guess, score, chance in zip(names, *columns, strict=True):
@@ -269,8 +275,11 @@ def _pinball(task: Task, away: FloatArray) -> FloatArray:
 
 
 def _auc(is_one: NDArray[np.bool_], scores: FloatArray) -> float:
-    mixed = bool(is_one.any() and not is_one.all())
-    return float(_scikit_learn().roc_auc_score(is_one, scores)) if mixed else math.nan
+    if not is_one.any() or is_one.all() or not np.isfinite(scores).all():
+        return math.nan
+    places = np.unique(scores, return_inverse=True)[1]
+    ones, zeros = (np.bincount(places, weights=those) for those in (is_one, ~is_one))
+    return float(ones @ (np.cumsum(zeros) - zeros / 2) / (ones.sum() * zeros.sum()))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -298,6 +307,7 @@ class Check:
         low: lower end of the gain's 95 % interval over test records; of the worst seed.
         high: upper end.
         records: test records.
+        auc: of the model, where a class is rare; else NaN.
 
     Example:
         >>> found = check_trivial(Task(outputs=2), np.eye(2)[[0, 1, 0, 0]], np.array([0, 1, 0, 0]))
@@ -314,6 +324,7 @@ class Check:
     low: float
     high: float
     records: int
+    auc: float = math.nan
 
     @property
     def is_better(self) -> bool:
@@ -324,7 +335,7 @@ class Check:
     def sentence(self) -> str:
         """What was found, in words, without a full stop."""
         metric = METRICS[self.metric]
-        head = f"test {metric.words} {metric.text(self.value)}"
+        head = f"test {metric.words} {metric.text(self.value)}{self.auc_in_words}"
         trivial = f"{self.says} ({metric.text(self.trivial)})"
         word = "better"
         if not self.is_better:
@@ -337,9 +348,15 @@ class Check:
             f"{' points' if metric.is_share else ''}, 95 % CI {ends} on {self.records} test records"
         )
 
+    @property
+    def auc_in_words(self) -> str:
+        """The AUC in brackets, where it is told beside the metric."""
+        return f" (AUC {100 * self.auc:.1f} %)" if math.isfinite(self.auc) else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**asdict(self), "is_better": self.is_better}
+        kept = {key: value for key, value in asdict(self).items() if key != "auc" or value == value}
+        return {**kept, "is_better": self.is_better}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Check:
@@ -371,6 +388,9 @@ def check_trivial(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -> Ch
         low=gain - rate * half,
         high=gain + rate * half,
         records=len(labels),
+        auc=_mean_auc(task, np.asarray(outputs, np.float64), labels)
+        if task.is_uneven
+        else math.nan,
     )
 
 
@@ -390,8 +410,8 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
     if task.kind in ("classification", "multi-label") and not np.isfinite(outputs).all():
         return np.full(len(labels), math.nan)
     if task.kind == "classification":
-        hit: FloatArray = np.asarray(outputs.argmax(1) == labels, np.float64)
-        if not task.class_weights:
+        hit: FloatArray = np.asarray(task.predictions(outputs) == labels, np.float64)
+        if main_metric(task).name == "accuracy":
             return hit
         counts = np.bincount(labels, minlength=task.outputs)
         shares: FloatArray = np.count_nonzero(counts) * counts[labels] / len(labels)
@@ -423,7 +443,7 @@ def _whole(metric: Metric, terms: FloatArray) -> float:
 
 def _says(task: Task, constant: FloatArray) -> str:
     if task.kind == "classification":
-        return f"always saying {task.called(int(constant.argmax()))}"
+        return f"always saying {task.called(int(task.predictions(constant[None])[0]))}"
     if task.kind == "multi-label":
         return "always saying the more frequent of each label"
     return f"always saying {float(task.predictions(constant[None])[0]):.3g}"
@@ -457,6 +477,7 @@ def check_together(found: Iterable[Check | None]) -> Check | None:
         gain=mean("gain"),
         low=min(check.low for check in checks),
         high=max(check.high for check in checks),
+        auc=mean("auc"),
     )
 
 
@@ -465,17 +486,20 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
 
     Example:
         >>> prediction_faults(Task(outputs=3), np.eye(3)[[0, 0, 0, 0]], np.array([0, 1, 2, 0]))
-        ['the model says class 0 for all 4 test records, whatever they hold.']
+        ['the model says class 0 for all 4 test records, whatever they hold. Where a class is known
+          to be rare, say task.class_shares.']
     """
     found, records = np.asarray(outputs, np.float64), f"{len(labels)} test records"
     if not np.isfinite(found).all():
         return ["the model's outputs on test records are not finite numbers: it has diverged."]
     if task.kind == "classification":
-        there, said = np.unique(labels), np.unique(found.argmax(1))
+        there, said = np.unique(labels), np.unique(task.predictions(found))
         never = np.setdiff1d(there, said)
         if said.size == 1 and there.size > 1:
             which = task.called(int(said[0]))
-            return [f"the model says {which} for all {records}, whatever they hold."]
+            step = " Where a class is known to be rare, say task.class_shares."
+            told = f"the model says {which} for all {records}, whatever they hold."
+            return [told + (step if not task.is_uneven else "")]
         if not never.size:
             return []
         names, missed = first_of([task.called(int(c)) for c in never]), np.isin(labels, never).sum()

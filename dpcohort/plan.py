@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 
+from dpcohort import selection as solvers  # that of distributed noise is loaded on use
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting import (
     Charge,
@@ -67,7 +68,6 @@ from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection import (
     PlannedRule,
-    Pool,
     Selection,
     SelectionProblem,
     exact_costs,
@@ -79,7 +79,7 @@ from dpcohort.selection._problem import OWN_NOISE, calibrated_epsilon
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.explain import ClientExplanation, PlanComparison
+    from dpcohort.explain import Explanation, PlanComparison
 
 __all__ = [
     "CappedRule",
@@ -610,7 +610,7 @@ class Plan:
 
         return read_plan(Path(path))
 
-    def explain(self, client: str) -> ClientExplanation:
+    def explain(self, client: str) -> Explanation:
         """Why this client has this probability or cap and this noise, in words and numbers."""
         from dpcohort.explain import explain_client
 
@@ -824,7 +824,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=Pool(training.cohort_size, honest) if honest > 1 else OWN_NOISE,
+        pool=solvers.Pool(training.cohort_size, honest) if honest > 1 else OWN_NOISE,
     )
     return problem, levels
 

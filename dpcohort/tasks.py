@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
 from dpcohort._validate import FloatArray, choice, number, whole_number
 from dpcohort.errors import InputError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["LOSSES", "Task", "TaskKind", "check_own_loss", "refined_task"]
+__all__ = ["LOSSES", "RARE", "Task", "TaskKind", "check_own_loss", "refined_task"]
 
 TaskKind = Literal["classification", "multi-label", "regression", "counts"]
 
@@ -56,6 +57,8 @@ class Task:
         names: of the classes or labels, as people call them; () where they are numbers.
         class_weights: public factors on the loss of each class (or label), of which the largest
             counts as 1, so that none asks for a larger clip; () is none.
+        class_shares: how frequent each class is, as is publicly known; () where it is not. Where
+            one is rare, a class is predicted when its chance is raised most over its share.
         bounds: smallest and largest number to be predicted; public. Targets beyond are cut off.
         delta: where ``huber`` turns from square to straight, in units of the target.
         quantile: which one ``quantile`` aims at.
@@ -73,13 +76,14 @@ class Task:
     loss: str = ""
     names: tuple[str, ...] = ()
     class_weights: tuple[float, ...] = ()
+    class_shares: tuple[float, ...] = ()
     bounds: tuple[float, float] | None = None
     delta: float = 1.0
     quantile: float = 0.5
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, get_args(TaskKind))
-        for key in ("names", "class_weights", "bounds"):
+        for key in ("names", "class_weights", "class_shares", "bounds"):
             if isinstance(given := getattr(self, key), list):  # as JSON and TOML have it
                 object.__setattr__(self, key, tuple(given))
         if not self.loss:
@@ -89,8 +93,8 @@ class Task:
         least = 2 if self.kind == "classification" else 1
         most = MOST_CLASSES if self.kind in ("classification", "multi-label") else 1
         whole_number("outputs", self.outputs, at_least=least, at_most=most)
-        for key, given in (("names", self.names), ("class_weights", self.class_weights)):
-            if given and len(given) != self.outputs:
+        for key in ("names", "class_weights", "class_shares"):
+            if (given := getattr(self, key)) and len(given) != self.outputs:
                 allowed = f"one for each of the {self.outputs} classes"
                 raise InputError(key, given=list(given), allowed=allowed)
         if self.class_weights and self.kind in ("regression", "counts"):
@@ -98,6 +102,10 @@ class Task:
             raise InputError.about("class_weights", words)
         for weight in self.class_weights:
             number("class_weights", weight, above=0)
+        shares = [number("class_shares", one, above=0) for one in self.class_shares]
+        if shares and (self.kind != "classification" or abs(sum(shares) - 1) > 0.02):
+            allowed = "one for each class, which add up to 1, for a task of classification"
+            raise InputError("class_shares", given=shares, allowed=allowed)
         if self.kind == "regression" and self.bounds is None:
             raise InputError.about(
                 "bounds",
@@ -116,6 +124,42 @@ class Task:
     def predicts_classes(self) -> bool:
         """Whether a record has one class out of several."""
         return self.kind == "classification"
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a class is publicly known to be rare: being right often is then easy.
+
+        Example:
+            >>> Task(class_shares=(0.92, 0.08)).is_uneven, Task(class_shares=(0.7, 0.3)).is_uneven
+            (True, False)
+        """
+        return bool(self.class_shares) and min(self.class_shares) <= RARE / self.outputs
+
+    @property
+    def leaning(self) -> FloatArray | None:
+        """What is taken off outputs before the largest is the class; None for nothing.
+
+        With rare classes that is what weights and shares put in, so that an output says how much
+        more likely than usual a class is: the threshold of the best balanced accuracy.
+        """
+        return self._log_factors + np.log(self.class_shares) if self.is_uneven else None
+
+    @property
+    def _log_factors(self) -> FloatArray:
+        factors: FloatArray = np.log(np.array(self.class_weights or (1.0,)))
+        return np.asarray(factors - factors.max())
+
+    def chances(self, outputs: NDArray[Any]) -> FloatArray:
+        """The probability of each class or label, without what class weights put into outputs.
+
+        Example:
+            >>> Task(class_weights=(1.0, 3.0)).chances(np.log([[0.2, 0.6]])).round(9).tolist()
+            [[0.5, 0.5]]
+        """
+        found = np.asarray(outputs, np.float64)
+        if self.kind == "multi-label":
+            return np.asarray(expit(found))
+        return np.asarray(softmax(found - self._log_factors, axis=1))
 
     def called(self, output: int) -> str:
         """What people call a class or a label.
@@ -236,7 +280,8 @@ class Task:
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """What outputs say: classes, labels as 0 and 1, or numbers as people read them."""
         if self.kind == "classification":
-            return np.asarray(outputs.argmax(1))
+            leaning = self.leaning
+            return np.asarray((outputs if leaning is None else outputs - leaning).argmax(1))
         if self.kind == "multi-label":
             return (outputs > 0).astype(np.int64)
         values = outputs[:, 0].astype(np.float64)
@@ -274,6 +319,8 @@ def refined_task(task: Task, given: Mapping[str, Any]) -> Task:
     return replace(task, **said)
 
 
+#: Of an even share, what a rare class has at most: 10 % of two classes.
+RARE = 0.2
 _ROWS = (3, 129)  # some functions mix records only when there are many
 
 

@@ -60,7 +60,6 @@ from dpcohort.deploy.guard._terms import commented_terms, terms_from_plan
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms, read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
-from dpcohort.report.html._sources import read_reproduction
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs._folder import read_checkpoint, read_json, read_log, write_checkpoint
 from dpcohort.runs._journal import Journal
@@ -190,10 +189,6 @@ def _config_of(path: Path) -> object:
     return None
 
 
-def _cell_result(folder: Path) -> list[bytes]:
-    return [(ROOT / "results" / "mnist.json").read_bytes()]
-
-
 def _frames(folder: Path) -> list[bytes]:
     update = DrawUpdate(run="spring", round=2, draw=0, resent=False, vector=_REQUEST.vector)
     hello = Hello(dpcohort="1", dataset="lab", records=4, dimension=4, model="m", layout="l",
@@ -277,7 +272,6 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "client-ledger": (_client_ledger, read_state, "copy.ledger"),
     "terms": (_terms, GuardTerms.from_toml, "terms.toml"),
     "run-terms": (lambda _: [_RUN_TERMS], RunTerms.from_toml, "terms.toml"),
-    "result": (_cell_result, read_reproduction, "r.json"),
     "json": (lambda _: [b'{"seed": 1, "model": {"name": "logistic"}}'], read_json, "run.json"),
     "letter": (
         lambda _: [draw_message("lab", _REQUEST, draws=[0, 1])],

@@ -21,6 +21,7 @@ STAY = Task(kind="regression", outputs=1, bounds=(0.0, 20.0))
 TASKS = {
     "binary": Task(outputs=2),
     "weighted": Task(outputs=3, class_weights=(1.0, 2.0, 5.0)),
+    "rare": Task(outputs=2, class_shares=(0.92, 0.08)),
     "multi-label": Task(kind="multi-label", outputs=3, names=("a", "b", "c")),
     "squared": STAY,
     "huber": Task(kind="regression", outputs=1, bounds=(0.0, 20.0), loss="huber"),
@@ -76,6 +77,37 @@ def test_metrics_of_classes_against_hand_counts():
     assert found["log_loss"] == pytest.approx(-np.log([0.9, 0.4, 0.2, 0.7]).mean())
     # One a bin: |0.9 - 1|, |0.6 - 0|, |0.8 - 0|, |0.7 - 1|.
     assert found["calibration_error"] == pytest.approx((0.1 + 0.6 + 0.8 + 0.3) / 4)
+
+
+def test_rare_classes_are_judged_by_balanced_accuracy_at_a_threshold_from_public_shares():
+    chance = RNG.beta(0.4, 4.6, 4000)
+    labels = (RNG.random(4000) < chance).astype(np.int64)
+    outputs = np.log(np.stack([1 - chance, chance], axis=1))
+    often, rare = Task(outputs=2), Task(outputs=2, class_shares=(0.92, 0.08))
+    blind, fair = (measure(task, outputs, labels) for task in (often, rare))
+    assert main_metric(rare).name == "balanced_accuracy"
+    assert fair["balanced_accuracy"] > blind["balanced_accuracy"] + 0.1
+    assert {fair[key] == blind[key] for key in ("auc", "log_loss", "calibration_error")} == {True}
+    check = check_trivial(rare, outputs, labels)
+    assert check.auc == fair["auc"]
+    assert f"(AUC {100 * check.auc:.1f} %) is better" in check.sentence
+    assert math.isnan(check_trivial(often, outputs, labels).auc)
+
+
+def test_class_weights_change_what_is_predicted_and_no_probability():
+    chance = RNG.uniform(0.05, 0.95, (500, 1)) * [1, 0] + [0, 1]
+    chance[:, 1] -= chance[:, 0]
+    labels = (RNG.random(500) < chance[:, 1]).astype(np.int64)
+    weighted = Task(outputs=2, class_weights=(1.0, 4.0))
+    outputs = np.log(chance * [1, 4])  # what the weighted loss is smallest at
+    plain, found = (
+        measure(Task(outputs=2), np.log(chance), labels),
+        measure(weighted, outputs, labels),
+    )
+    assert found["log_loss"] == pytest.approx(plain["log_loss"])
+    assert (weighted.predictions(outputs) == 1).mean() > (chance[:, 1] > 0.5).mean() + 0.2
+    trivial = measure(weighted, trivial_outputs(weighted, labels), labels)["log_loss"]
+    assert trivial == pytest.approx(-np.mean(np.log(np.bincount(labels)[labels] / 500)))
 
 
 def test_labels_are_told_one_by_one():

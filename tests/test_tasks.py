@@ -38,6 +38,7 @@ def test_a_task_is_written_and_read_back():
         Task(outputs=4),
         Task(outputs=2, names=("ill", "well"), class_weights=(1.0, 4.0)),
         Task(outputs=2, loss="mine:loss"),
+        Task(outputs=2, class_shares=(0.9, 0.1)),
         Task(**STAY, loss="quantile", quantile=0.25),
         Task(kind="multi-label", outputs=1),
         Task(kind="counts", outputs=1),
@@ -51,6 +52,7 @@ def test_a_task_is_written_and_read_back():
     [
         ({"kind": "regression", "bounds": (0, 1)}, "labels of classification"),
         ({"class_weights": [1.0]}, "one for each of the 2 classes"),
+        ({"class_shares": [0.9, 0.2]}, "add up to 1"),
         ({"loss": "squared"}, "must be one of cross-entropy, module:function"),
         ({"bounds": [0.0, 1.0]}, "for a task of numbers"),
     ],

@@ -31,10 +31,14 @@ from dpcohort.limits import exhausted
 
 if TYPE_CHECKING:
     from dpcohort.cli._sources import data_changes as data_changes
+    from dpcohort.cli._sources import is_run_place as is_run_place
+    from dpcohort.cli._sources import plan_from as plan_from
     from dpcohort.cli._sources import read_config as read_config
+    from dpcohort.cli._terminal import BackendOption as BackendOption
     from dpcohort.cli._terminal import ClientsOption as ClientsOption
     from dpcohort.cli._terminal import DataDirOption as DataDirOption
     from dpcohort.cli._terminal import DeviceOption as DeviceOption
+    from dpcohort.cli._terminal import JobsOption as JobsOption
     from dpcohort.cli._terminal import JsonOption as JsonOption
     from dpcohort.cli._terminal import SetOption as SetOption
     from dpcohort.cli._terminal import SourceArgument as SourceArgument
@@ -50,10 +54,11 @@ if TYPE_CHECKING:
 
 _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
-    _sources="data_changes read_config",
+    _sources="data_changes is_run_place plan_from read_config",
     _terminal=(
-        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument console "
-        "new_table print_json print_note say show_messages showing_progress sparkline typed_here"
+        "BackendOption ClientsOption DataDirOption DeviceOption JobsOption JsonOption SetOption "
+        "SourceArgument console new_table print_json print_note say show_messages showing_progress "
+        "sparkline typed_here"
     ),
 )
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]
@@ -166,17 +171,17 @@ explain    Say why a client has its probability and noise, and what would change
 rules      List all rules: what each needs, what it leaks, where it comes from.
 replan     Go on with a run: clients leave, join or change, from what is left of each budget.
 what-if    Try several values of one setting, without drawing a schedule or training.
-figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
 tune       Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
 worth      Say what budgets are worth: accuracy against ε, and who should raise it first.
 train      Train; the ledger is written before every round, so a crash never hides spending.
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 predict    Predict for the rows of a table: classes by name with probabilities, or numbers.
+export     Write the model with its preprocessing for other programs, and a model card beside it.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
-report     Write one self-contained page: charts, privacy table, and a what-if explorer.
+report     Write one self-contained page: charts, receipts and the privacy table.
 compare    Compare test results over the same seeds, runs or settings; say what it means.
 doctor     Show what is installed, what is missing and how to get it.
 demo       Plan for 20 clients with budgets of their own, train on the digits, compare four ways.
@@ -192,10 +197,11 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
+    "predict": ("predict", "export"),
     "verify": ("verify", "receipt"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.
-_IN_THE_LAB = ("bound", "compare-rules", "personal", "reproduce", "schemes", "search")
+_IN_THE_LAB = (*("bound", "compare-rules", "figure", "personal", "reproduce", "schemes", "search"),)
 
 
 def home_of(command: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,6 @@ from dpcohort.cli._terminal import (
     SetOption,
     console,
     print_json,
-    print_note,
     say,
     shape_from,
     typed_here,
@@ -205,6 +205,39 @@ def new(
     )
 
 
+@flower.command("serve")
+def serve(
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="federation.toml of a kit.")],
+    superlink: Annotated[
+        str, Option(metavar="HOST:PORT", help="Where the SuperLink listens, on this machine.")
+    ] = "127.0.0.1:8000",
+    authority: Annotated[
+        Path | None, Option(help="Certificate of its authority; otherwise tls/ca.crt.")
+    ] = None,
+    out: Annotated[Path | None, Option(help="The run folder; otherwise run.")] = None,
+    after: Annotated[
+        Path | None, Option(help="The run that a plan of replan goes on from.")
+    ] = None,
+) -> None:
+    """Keep a federated run going: wait for what is away, start it again, until it is finished."""
+    from dpcohort.deploy.flower._operator import Operator  # nodes need not load it
+    from dpcohort.deploy.flower._service import Service
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    caller = Operator(superlink, authority or federation.parent / "tls" / "ca.crt")
+    service = Service(federation, caller, out=out, after=after, say=_said_now)
+    try:
+        service.run()
+    except KeyboardInterrupt:
+        say("stopped, and the run with it. What was counted stays counted; start it again any time")
+
+
+def _said_now(words: str) -> None:
+    console.print(f"{time.strftime('%H:%M:%S')} {one_line(words, 800)}", soft_wrap=True)
+    sys.stdout.flush()
+
+
 @flower.command("node")
 def node(
     superlink: Annotated[str, Option(metavar="HOST:PORT", help="Where the server listens.")],
@@ -249,9 +282,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.models._weights import weights_sha256  # loads torch
 
     config = load_config(path).with_overrides(changes or [])
-    if config.evaluation is not None and config.evaluation.ask:
-        print_note("guards make no evaluation yet: its share of each budget goes to the training.")
-    config = config.with_overrides(["evaluation.ask=false"])
     data = configured_data(config)
     weights = None if config.model.weights is None else config.folder / config.model.weights
     section = data_section(config)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort predict``: the model of a run on the rows of a table."""
+"""``dpcohort predict`` and ``export``: the model of a run, on a table and for other programs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dpcohort.cli._terminal import print_note, say
 from dpcohort.data import read_table
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
+from dpcohort.report._model_card import model_card
 from dpcohort.runs import Run
 from dpcohort.runs._prediction import predicted_table
 
@@ -49,3 +50,36 @@ def predict(
         print_note(f"{remark}.")
     rows = len(next(iter(found.values())))
     say(f"Wrote {out}: {counted(rows, 'row')} with {', '.join(map(one_line, found))}.")
+
+
+def export(
+    run: Annotated[Path, Argument(metavar="RUN", help="A finished run.")],
+    onnx: Annotated[
+        Path | None, Option("--onnx", metavar="FILE.onnx", help="For ONNX runtimes.")
+    ] = None,
+    sklearn: Annotated[
+        Path | None, Option("--sklearn", metavar="FILE.skops", help="A pipeline of scikit-learn.")
+    ] = None,
+    torch: Annotated[
+        Path | None, Option("--torch", metavar="FILE.pt2", help="For torch.export.load.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Write the model with its preprocessing for other programs, and a model card beside it."""
+    from dpcohort.runs._export import FORMATS, Exported
+
+    read = Run.load(run)
+    model = Exported.of(read)
+    asked = {"onnx": onnx, "sklearn": sklearn, "torch": torch}
+    files = {name: path for name, path in asked.items() if path is not None}
+    if not files:
+        raise InputError.because("name a file to write: --onnx, --sklearn or --torch.")
+    cards = {path.parent / "model-card.md" for path in files.values()}
+    for path in (*files.values(), *cards):
+        if path.exists() and not force:
+            raise InputError("file", given=str(path), allowed="a new file, or --force")
+    for name, path in files.items():
+        FORMATS[name](model, path)
+    for path in cards:
+        write_text(path, model_card(read))
+    say(f"Wrote {', '.join(map(str, (*files.values(), *cards)))}.")

@@ -37,11 +37,11 @@ def report(
     ] = "pld",
     worth: Annotated[
         Path | None,
-        Option(help="What dpcohort worth CONFIG -o FILE saved, to show beside the explorer."),
+        Option(help="What dpcohort worth CONFIG -o FILE saved, to show who should raise epsilon."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one self-contained page: charts, privacy table, and a what-if explorer.
+    """Write one self-contained page: charts, receipts and the privacy table.
 
     Exit code 1 if something in it is broken, which the page then says at its head.
     """

@@ -314,6 +314,9 @@ _PURPOSES = {
     "report": {"jinja2": "the HTML report", "plotly": "its charts"},
     "tables": {"pyarrow": "tables in Parquet"},
     "flower": {"flwr": "a federation over Flower"},
+    "operate": {"prometheus-client": "metrics of a federation"},
+    "export": {"onnx": "models for ONNX", "skops": "models for scikit-learn"},
+    "cluster": {"distributed": "cells of a sweep on many machines"},
     "tensorboard": {"tensorboard": "train --tensorboard"},
 }
 #: Packages of others that are used where they are installed.

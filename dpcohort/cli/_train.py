@@ -267,7 +267,8 @@ def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
         if check.gain <= 0:
             word = "NOT better than"
         beside = f" {word[0].upper()}{word[1:]} {check.says} ({metric.text(check.trivial)})."
-    say(f"Test {metric.words} {metric.text(score['mean'])}{spread}: {rounds}.{beside}")
+    auc = "" if check is None else check.auc_in_words
+    say(f"Test {metric.words} {metric.text(score['mean'])}{spread}{auc}: {rounds}.{beside}")
 
 
 _QUIET_SECONDS = 60.0  # without a new round it says so

@@ -161,6 +161,7 @@ class TaskSection(Section):
     kind: TaskKind | None = None
     loss: str | None = None
     class_weights: list[float] | None = None
+    class_shares: list[float] | None = None
     bounds: list[float] | None = None
     delta: float | None = None
     quantile: float | None = None
@@ -486,7 +487,7 @@ def check_task(section: TaskSection) -> None:
         allowed = "two numbers, the smallest and the largest to be predicted"
         raise InputError("bounds", given=bounds, allowed=allowed)
     if section.kind is not None:
-        weights = given.get("class_weights", ())
+        weights = given.get("class_weights", ()) or given.get("class_shares", ())
         number_of = section.kind in ("regression", "counts")
         Task.from_dict(given, outputs=1 if number_of else max(2, len(weights)))
     for key, loss in (("delta", "huber"), ("quantile", "quantile")):

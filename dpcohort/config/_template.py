@@ -128,7 +128,7 @@ def table_config(
     origin = "From what is known, not from the data."
     if any(bounds.values()):
         origin = "Of the table, which is public: all but 1 % at each end."
-    task = "" if kind == "classification" else f'\n\n[task]\nkind = "{kind}"'
+    task = _TASK if kind == "classification" else f'\n\n[task]\nkind = "{kind}"'
     if kind == "regression":
         task += _open({"bounds": target_bounds}, "smallest and largest to be predicted")
     dimension = "# dimension = 100           # trained parameters; counted if left out"
@@ -150,6 +150,11 @@ def table_config(
     )
 
 
+_TASK = """
+
+# How frequent each class is, where that is publicly known: rare ones are then predicted too.
+# [task]
+# class_shares = [0.9, 0.1]"""
 _PERSON = """# person = "patient_id"       # whose a row is: all rows of one are protected together
 """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,9 @@ from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 from dpcohort.plain_text import first_of
 from dpcohort.tasks import Task
+
+if TYPE_CHECKING:
+    from dpcohort.data._tables import TableColumns
 
 #: What a simulation is told; a private run is refused.
 _COUNTED = (
@@ -146,6 +149,7 @@ class Dataset:
         persons: whose each training row is, where the person is the unit.
         row_bound: largest norm that public bounds allow a row of inputs, the 1 of a bias included.
         test_persons: the same of test rows.
+        columns: what the columns of its table mean, where it is of one.
         public: whether the records are public, so that a training on them is a simulation unless
             another is asked for; of any others it is private.
 
@@ -174,6 +178,7 @@ class Dataset:
     row_bound: float = math.inf
     test_persons: Persons | None = None
     public: bool = False
+    columns: TableColumns | None = None
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -269,6 +274,16 @@ class Dataset:
     def rows_of(self, records: IntArray) -> IntArray:
         """The training rows of these records, all that are used of a person."""
         return records if self.persons is None else self.persons.all_rows(records)
+
+    def knowing_rare_classes(self) -> Dataset:
+        """The same whose task says how frequent classes are, where public test records show it."""
+        if not (self.test_is_public and self.task.predicts_classes) or self.task.class_shares:
+            return self
+        counts = np.bincount(self.test_labels, minlength=self.classes)
+        if not counts.all():
+            return self
+        task = replace(self.task, class_shares=tuple((counts / counts.sum()).tolist()))
+        return replace(self, task=task) if task.is_uneven else self
 
     def held_out(self, kept: IntArray, held: IntArray, *, name: str) -> Dataset:
         """The same with the training records ``kept``; those ``held`` are its test records.
@@ -406,7 +421,7 @@ def dataset_from_arrays(
         counted_classes=counted,
         remarks=(_COUNTED.format(classes=classes),) if counted else (),
         **({} if task is None else {"task": task}),  # type: ignore[arg-type]
-    )
+    ).knowing_rare_classes()
 
 
 def _person_names(field: str, given: ArrayLike, rows: int) -> NDArray[np.str_]:

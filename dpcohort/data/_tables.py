@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,8 @@ class TableColumns:
             id is never one of them.
         categories: the values that a column of text or codes can have; each becomes a column of
             0 and 1, and all other values, missing ones too, share one more.
-        bounds: smallest and largest value of a column of numbers, which become -1 and 1.
+        bounds: smallest and largest value of a column of numbers, which become -1 and 1; or two
+            dates as text, ``2015-01-31``, of a column of dates, which are counted in days.
         missing: what a missing number counts as: ``middle`` of its bounds, ``indicator`` (the
             middle, and a column that says so), or a number; for all columns or by column.
         labels: the values that the label can have, in the order of the classes.
@@ -296,11 +299,6 @@ class TableColumns:
             >>> columns.encode_inputs({"age": ["55", "200"]})[1]
             ['age: 1 number is beyond [0, 110]']
         """
-        if not self.features:
-            raise InputError.because(
-                "data.features names no columns, so the order in which the model saw them is not "
-                "written down. List them there and train again."
-            )
         for one in self.features:
             if one not in table:
                 given = ", ".join(map(one_line, list(table)[:20]))
@@ -313,6 +311,47 @@ class TableColumns:
             ]
         return self._inputs(table, self.features, {})[0], remarks
 
+    def ends(self, name: str) -> tuple[float, float]:
+        """Smallest and largest number of a column; dates in days since 1970.
+
+        Example:
+            >>> columns = TableColumns(label="sick", bounds={"day": ["1970-01-02", "1971-01-01"]})
+            >>> columns.ends("day")
+            (1.0, 365.0)
+        """
+        low, high = self.bounds[name]
+        if self.has_dates(name):
+            low, high = (_days(str(one)) or 0.0 for one in (low, high))
+        return float(low), float(high)
+
+    def has_dates(self, name: str) -> bool:
+        """Whether a column holds dates."""
+        return isinstance(self.bounds.get(name, (0,))[0], str)
+
+    def filled(self, name: str) -> tuple[float, bool]:
+        """What a missing number of a column counts as, and whether a column more says so."""
+        stated = self.missing
+        rule = stated.get(name, "middle") if isinstance(stated, Mapping) else stated
+        return (
+            (sum(self.ends(name)) / 2, rule == "indicator")
+            if isinstance(rule, str)
+            else (rule, False)
+        )
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The values of a column of categories, as text."""
+        return tuple(map(_word, self.categories[name]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; nothing of what is empty."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+    def _numbers(
+        self, name: str, cells: Sequence[Any], problems: Problems | None
+    ) -> tuple[FloatArray, BoolArray]:
+        read = _days_of_cell if self.has_dates(name) else _number_of_cell
+        return numbers_of(name, cells, problems, read)
+
     def _unexpected(self, name: str, cells: Sequence[Any]) -> list[str]:
         """What cells of a column hold that was not stated, with how many there are."""
         if name in self.categories:
@@ -321,17 +360,20 @@ class TableColumns:
             more = "is another value than was listed" if unknown == 1 else "are values not listed"
             return [f"{counted(unknown, 'cell')} {more}, and counts as other"] if unknown else []
         problems: Problems = {}
-        values, is_missing = numbers_of(name, cells, problems)
-        low, high = self.bounds[name]
+        values, is_missing = self._numbers(name, cells, problems)
+        low, high = self.ends(name)
         beyond = int((~is_missing & ((values < low) | (values > high))).sum())
         texts = len(problems)
         found = []
         if texts:
-            verb = "holds" if texts == 1 else "hold"
-            found.append(f"{counted(texts, 'cell')} {verb} no number and counts as missing")
+            verb, what = (
+                "holds" if texts == 1 else "hold",
+                "date" if self.has_dates(name) else "number",
+            )
+            found.append(f"{counted(texts, 'cell')} {verb} no {what} and counts as missing")
         if beyond:
             verb = "is" if beyond == 1 else "are"
-            found.append(f"{counted(beyond, 'number')} {verb} beyond [{low:g}, {high:g}]")
+            found.append(f"{counted(beyond, 'number')} {verb} beyond {_shown(self.bounds[name])}")
         return found
 
     def _inputs(
@@ -364,17 +406,18 @@ class TableColumns:
              above [0, 110]. Records that are not public are cut off as well, and not counted.']
         """
         count = int(public.sum())
-        bounds = {one: self.bounds[one] for one in self.seen(table) if one in self.bounds}
+        seen = [one for one in self.seen(table) if one in self.bounds]
+        bounds = {one: (self.ends(one), self.bounds[one]) for one in seen}
         if isinstance(self.label, str) and task.bounds is not None:
-            bounds[self.label] = task.bounds
+            bounds[self.label] = task.bounds, task.bounds
         found = []
-        for one, (low, high) in bounds.items() if count else ():
-            values, is_missing = numbers_of(one, list(compress(table[one], public)), {})
+        for one, ((low, high), stated) in bounds.items() if count else ():
+            values, is_missing = self._numbers(one, list(compress(table[one], public)), {})
             below = int((~is_missing & (values < low)).sum())
             above = int((~is_missing & (values > high)).sum())
             if below or above:
                 found.append(
-                    f"{one_line(one, 60)} {below:,} below and {above:,} above [{low:g}, {high:g}]"
+                    f"{one_line(one, 60)} {below:,} below and {above:,} above {_shown(stated)}"
                 )
         if not found:
             return []
@@ -397,14 +440,13 @@ class TableColumns:
     def _scaled(
         self, name: str, cells: Sequence[Any], problems: Problems
     ) -> tuple[NDArray[np.float32], list[str]]:
-        low, high = self.bounds[name]
-        stated = self.missing
-        rule = stated.get(name, "middle") if isinstance(stated, Mapping) else stated
-        values, is_missing = numbers_of(name, cells, problems)
-        filled = np.where(is_missing, (low + high) / 2 if isinstance(rule, str) else rule, values)
+        low, high = self.ends(name)
+        filling, is_told = self.filled(name)
+        values, is_missing = self._numbers(name, cells, problems)
+        filled = np.where(is_missing, filling, values)
         scaled = (2.0 * np.clip(filled, low, high) - (low + high)) / (high - low)
         columns, names = [scaled], [name]
-        if rule == "indicator":
+        if is_told:
             columns.append(is_missing.astype(np.float64))
             names.append(f"{name} is missing")
         return np.stack(columns, 1).astype(np.float32), names
@@ -566,13 +608,15 @@ def table_dataset(
         grouped = persons.group(names[~is_test], found.clients, seed=seed)
         whose = None if clients is None else clients[scored]
         tested_ones = persons.group(names[scored], whose, seed=seed)
+    seen = columns.seen(table)
     return replace(
         found,
+        columns=replace(columns, features=seen),
         persons=grouped,
         test_persons=tested_ones,
         remarks=remarks,
         # Each column, scaled to its bounds or one of its values, is at most 1 away from 0.
-        row_bound=math.sqrt(len(columns.seen(table)) + 1),
+        row_bound=math.sqrt(len(seen) + 1),
         test_clients=None if clients is None else clients[scored],
         unusable=next(iter(problems.values()), found.unusable),
     )
@@ -762,9 +806,19 @@ def _check_bounds(name: str, values: Any) -> None:
     if not isinstance(values, list | tuple) or len(values) != 2:
         allowed = "the smallest and the largest number, as in [0, 100]"
         raise InputError(name, given=values, allowed=allowed)
+    if isinstance(values[0], str):
+        low, high = (_days(one) if isinstance(one, str) else None for one in values)
+        if low is None or high is None or not low < high:
+            allowed = 'the first and the last date, as in ["2015-01-31", "2025-12-31"]'
+            raise InputError(name, given=list(values), allowed=allowed)
+        return
     low, high = (number(name, one) for one in values)
     if not low < high or not np.isfinite(high - low):
         raise InputError(name, given=list(values), allowed="a smaller and a larger number")
+
+
+def _shown(bounds: Sequence[Any]) -> str:
+    return f"[{', '.join(one if isinstance(one, str) else f'{one:g}' for one in bounds)}]"
 
 
 def _key(name: str) -> str:
@@ -837,7 +891,10 @@ def _place(cell: Any, places: Mapping[str, int], other: int) -> int:
 
 
 def numbers_of(
-    name: str, cells: Sequence[Any], problems: Problems | None = None
+    name: str,
+    cells: Sequence[Any],
+    problems: Problems | None = None,
+    read: Callable[[Any], float | None] | None = None,
 ) -> tuple[FloatArray, BoolArray]:
     """The numbers of a column, 0 where one is missing, and where that is.
 
@@ -846,6 +903,7 @@ def numbers_of(
         cells: its cells.
         problems: where messages on cells that hold no number go, which then count as missing;
             without it they are refused.
+        read: the number of a cell, NaN where it is missing, None where it holds none.
 
     Example:
         >>> values, is_missing = numbers_of("age", ["30,5", "", True])
@@ -853,11 +911,12 @@ def numbers_of(
         ([30.5, 0.0, 1.0], [False, True, False])
     """
     listed: Problems = {} if problems is None else problems
-    numbers = _by_value(name, cells, _number_of_cell, listed, None)
+    numbers = _by_value(name, cells, read or _number_of_cell, listed, None)
     for place in [place for place, value in enumerate(numbers) if value is None]:
         listed.setdefault(
             place,
-            f"{_record(name, place)} is not a number. Correct it, leave it empty if "
+            f"{_record(name, place)} is not a {'date' if read is _days_of_cell else 'number'}. "
+            "Correct it, leave it empty if "
             "it is missing, or list the column's values in categories.",
         )
     if problems is None and listed:
@@ -878,6 +937,25 @@ def _number_of_cell(cell: Any) -> float | None:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _days(text: str) -> float | None:
+    """A date that is written as 2015-01-31, whatever time follows, in days since 1970."""
+    written = _DATE.match(text.strip())
+    try:
+        return float(date.fromisoformat(written[0]).toordinal() - _EPOCH) if written else None
+    except ValueError:
+        return None
+
+
+_DATE, _EPOCH = re.compile(r"\d{4}-\d\d-\d\d(?!\d)", re.ASCII), date(1970, 1, 1).toordinal()
+
+
+def _days_of_cell(cell: Any) -> float | None:
+    """A cell as days since 1970, NaN where it is missing; None where it is no date."""
+    if _is_missing(cell):
+        return np.nan
+    return _days(str(cell)) if isinstance(cell, str | date | np.datetime64) else None
 
 
 def _needed_numbers(name: str, cells: Sequence[Any], problems: Problems) -> FloatArray:

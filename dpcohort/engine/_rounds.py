@@ -35,7 +35,7 @@ from dpcohort.engine._preconditioner import KEPT, Preconditioner
 from dpcohort.engine._server_optimiser import kept_names, server_class, server_step
 from dpcohort.engine.clipping import FlatLayout, cross_entropy
 from dpcohort.errors import InputError
-from dpcohort.metrics import main_value
+from dpcohort.metrics import main_metric, main_value
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.tasks import Task
 from dpcohort.training import LARGEST_STEP, Training
@@ -175,6 +175,9 @@ def evaluator_on(
             f"a test set needs inputs and as many targets, not {len(inputs)} and {len(y)}."
         )
     loss = cross_entropy if task is None else task.loss_on(device)
+    leaning = (
+        None if task is None or task.leaning is None else torch.tensor(task.leaning, device=device)
+    )
 
     @functools.cache
     def counts_of(classes: int) -> Tensor:
@@ -193,20 +196,20 @@ def evaluator_on(
                 class_counts=(),
                 value=found,
             )
-        hit = (outputs.argmax(1) == y).double()
+        hit = ((outputs if leaning is None else outputs - leaning).argmax(1) == y).double()
         counts = counts_of(outputs.shape[1])
         right = torch.zeros_like(counts).index_add_(0, y, hit)
         # In one transfer: a GPU would be waited for in each.
         numbers = torch.cat([torch.stack([hit.mean(), mean_loss]), right, counts]).cpu()
         right, counts = numbers[2:].chunk(2)
         shares = right / counts
-        weighted = task is not None and bool(task.class_weights)
+        balanced = task is not None and main_metric(task).name == "balanced_accuracy"
         return TestResult(
             accuracy=float(numbers[0]),
             loss=float(numbers[1]),
             class_accuracy=tuple(shares.tolist()),
             class_counts=tuple(counts.long().tolist()),
-            value=float(shares[counts > 0].mean()) if weighted else None,
+            value=float(shares[counts > 0].mean()) if balanced else None,
         )
 
     return evaluate

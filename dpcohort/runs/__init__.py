@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dpcohort.runs._evaluation import summarise_seeds as summarise_seeds
     from dpcohort.runs._evaluation import who_was_heard as who_was_heard
     from dpcohort.runs._folder import environment as environment
+    from dpcohort.runs._folder import no_run as no_run
     from dpcohort.runs._job import ConfigSource as ConfigSource
     from dpcohort.runs._job import Job as Job
     from dpcohort.runs._job import JobOptions as JobOptions
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dpcohort.runs._run import Callback as Callback
     from dpcohort.runs._run import Curve as Curve
     from dpcohort.runs._run import Run as Run
+    from dpcohort.runs._sweep import Workers as Workers
     from dpcohort.runs._training import folder_name as folder_name
     from dpcohort.runs._training import train as train
     from dpcohort.runs._training import train_group as train_group
@@ -67,13 +69,14 @@ __all__, __getattr__, __dir__ = names_on_use(
         "SIMULATION_ONLY Comparison Interval compare_runs load_group mean_interval "
         "summarise_seeds who_was_heard"
     ),
-    _folder="environment",
+    _folder="environment no_run",
     _job="ConfigSource Job JobOptions resolve_device",
     _partitions="held_out_within",
     _prediction="network_of records_for",
     _provenance="NOT_PRIVATE",
     _receipts="ClientReceipt Receipt make_receipts",
     _run="Callback Curve Run",
+    _sweep="Workers",
     _training="folder_name train train_group train_side_by_side",
     _verification="Finding Verification verify_run",
 )

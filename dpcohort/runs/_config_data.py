@@ -50,7 +50,7 @@ def configured_data(config: Config, clients: Collection[str] | None = None) -> D
     section, found = data_section(config), _named_data(config, clients)
     if section.public in (None, found.public):
         return found
-    return replace(found, public=section.public)
+    return replace(found, public=section.public).knowing_rare_classes()
 
 
 def _named_data(config: Config, clients: Collection[str] | None) -> Dataset:

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
-from dpcohort.runs._folder import CLIENT_LEDGERS, SIGNATURES, read_json, read_log
+from dpcohort.runs._folder import CHARGES, CLIENT_LEDGERS, SIGNATURES, read_json, read_log
 from dpcohort.signatures import Card, DrawSignature
 
 
@@ -45,6 +46,7 @@ def check_signatures(
     cohorts: Mapping[int, list[int]],
     reports: Mapping[int, Collection[int]],
     settings: Mapping[str, Any],
+    evaluated: Mapping[str, str] = MappingProxyType({}),
 ) -> DrawSignatures:
     """Check every signature in a run folder against the counted draws and the members' keys.
 
@@ -54,6 +56,8 @@ def check_signatures(
         cohorts: counted draws of each round, as positions of clients.
         reports: clients whose reports of each round are counted.
         settings: content of its ``run.json``.
+        evaluated: hash of the sum that each client released for the evaluation; empty of one that
+            may have been lost.
 
     Raises:
         FileFormatError: the file cannot be read.
@@ -72,7 +76,9 @@ def check_signatures(
     if not keys and not is_there:
         return result
     names = plan.population.ids
+    last = plan.training.rounds  # the round after the last one, in which the model is evaluated
     allowed = {
+        *((last, REPORT_DRAW, name) for name in evaluated),
         *((round, REPORT_DRAW, names[k]) for round, asked in reports.items() for k in asked),
         *(
             (round, cohort[:place].count(k), names[k])
@@ -101,6 +107,10 @@ def check_signatures(
             result.signers.add(one.client)
             continue
         result.wrong.append(f"line {number}: {fault}")
+    for name, digest in evaluated.items():
+        if digest and released.get((last, REPORT_DRAW, name)) != digest:
+            words = f"the sum of {one_line(name)!r} is not what its guard has signed."
+            result.wrong.append(f"{CHARGES}: {words}")
     cards = _check_cards(folder, run, plan, keys, result)
     signed = sum(number != REPORT_DRAW for _, number, _ in released)
     drawn = {names[k] for cohort in cohorts.values() for k in cohort}

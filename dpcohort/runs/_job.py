@@ -171,8 +171,8 @@ class TrainingJob(ABC):
         """The evaluation that the plan keeps a share of each budget for, if it is made here."""
         return None
 
-    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
-        """What the clients release for it, once it is charged."""
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
+        """What clients release for it, by position, once it is charged."""
         raise NotImplementedError
 
     @property
@@ -295,6 +295,10 @@ class Job(TrainingJob):
     label: str = ""
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made from; what it computed of that is computed anew in another process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @property
     def title(self) -> str:
         """Its label, or else the rules that make it what it is."""
@@ -376,10 +380,11 @@ class Job(TrainingJob):
             return None
         return EvaluationTerms.of(self.plan, self.data)
 
-    def noised_sums(self, run: Run, terms: EvaluationTerms) -> FloatArray:
-        """What the clients release for it, once it is charged."""
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
+        """What clients release for it, by position, once it is charged."""
         outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
-        return terms.sums(self.data, outputs, terms.keys(self.simulate))
+        found = terms.sums(self.data, outputs, terms.keys(self.simulate))
+        return dict(zip(terms.clients.tolist(), found, strict=True))
 
     @property
     def may_test(self) -> bool:

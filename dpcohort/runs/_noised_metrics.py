@@ -18,20 +18,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import expit, logit
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting import Contract, gaussian_mu
 from dpcohort.clients import Population
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
-from dpcohort.tasks import Task
+from dpcohort.tasks import RARE, Task
 
 #: Of a normal law, for intervals of 95 %.
 _QUANTILE = 1.959964
@@ -87,10 +88,16 @@ class Questions(ABC):
         weights: [D], of each question; the squares of those that a record can answer at once with
             anything but 0 add up to less than 1.
         headline: the metric whose sharpness is told beforehand.
+        class_shares: where noised sums told a rare class, how frequent classes are; else ().
     """
 
     weights: FloatArray
     headline: str
+    class_shares: tuple[float, ...] = ()
+
+    def informed(self, means: FloatArray, noise: FloatArray, spread: float) -> Questions:
+        """The same with the threshold that mean answers speak for; of most, the same."""
+        return self
 
     @abstractmethod
     def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
@@ -123,7 +130,7 @@ class Classes(Questions):
     and whether the model is right. The log loss is cut off at 3 above that of a blind guess.
 
     Example:
-        >>> two = Classes(2)
+        >>> two = Classes(Task(outputs=2))
         >>> rows = two.rows(np.array([[9.0, -9.0], [np.nan, 0.0]]), np.array([0, 1]))
         >>> bool((np.linalg.norm(rows, axis=1) <= 1).all()), len(two.weights)
         (True, 67)
@@ -131,8 +138,8 @@ class Classes(Questions):
 
     headline = "accuracy"
 
-    def __init__(self, classes: int) -> None:
-        self._classes = classes
+    def __init__(self, task: Task) -> None:
+        self._task, self._classes = task, (classes := task.outputs)
         self._worst = math.log(classes) + 3.0
         made = _of_two() if classes == 2 else _of_several(classes)
         self._cells, shares, self._right = made
@@ -145,23 +152,46 @@ class Classes(Questions):
         there: BoolArray = (labels >= 0) & (labels < self._classes)
         truth = np.where(there, labels, 0)
         finite = np.asarray(np.isfinite(outputs).all(axis=1))
-        chances = log_softmax(np.where(finite[:, None], outputs, 0.0), axis=1)
-        own = chances[np.arange(len(truth)), truth]
-        predicted, sure = chances.argmax(axis=1), np.exp(chances.max(axis=1))
-        right = (predicted == truth) & finite
+        known = np.where(finite[:, None], outputs, 0.0)
+        chances = self._task.chances(known)
+        own = np.log(chances[np.arange(len(truth)), truth])
+        likely, sure = chances.argmax(axis=1) == truth, chances.max(axis=1)
+        right = (self._task.predictions(known) == truth) & finite
         if self._classes == 2:
-            score = chances[:, 1] - chances[:, 0]
+            leaning = self._task.leaning
+            score = np.diff(known if leaning is None else known - leaning)[:, 0]
             score = np.where(finite, score, np.where(truth == 1, -np.inf, np.inf))
             cell = truth * (len(_EDGES) + 1) + np.searchsorted(_EDGES, score, side="left")
         else:
             cell = 2 * truth + right
         loss = np.where(finite, np.clip(-own / self._worst, 0.0, 1.0), 1.0)
-        gap = np.where(finite, sure, 1.0) - right
+        gap = np.where(finite, sure - likely, 1.0)
         numbers = np.stack([2 * loss - 1, 2 * (2 * loss - 1) ** 2 - 1, gap, 2 * gap**2 - 1], axis=1)
         found: FloatArray = np.concatenate([self._cells.T[cell], numbers], axis=1)
         return found * there.reshape(-1, 1)
 
-    def metrics(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
+    def informed(self, means: FloatArray, noise: FloatArray, spread: float) -> Questions:
+        if self._classes != 2 or self._task.class_shares or self._task.class_weights:
+            return self
+        shares, variance = self._shares(means, noise, spread)
+        share, of_one = (
+            float(shares[len(_EDGES) + 1 :].sum()),
+            np.repeat([0.0, 1.0], len(_EDGES) + 1),
+        )
+        rare = min(share, 1 - share)
+        if not _CLEAR * math.sqrt(variance(of_one)) < rare <= RARE / 2:
+            return self
+        cut = int(np.abs(_EDGES - logit(share)).argmin())
+        found, upper = copy(self), np.arange(len(_EDGES) + 1) > cut
+        found._right = np.concatenate([~upper, upper]).astype(float)
+        one = float(expit(_EDGES[cut]))
+        found.class_shares = (1 - one, one)
+        return found
+
+    def _shares(
+        self, means: FloatArray, noise: FloatArray, spread: float
+    ) -> tuple[FloatArray, Any]:
+        """Shares of the cells, and the variance of sums over them."""
         count = len(self._cells)
         solved = self._solution
         shares = solved[:, :-1] @ means[:count] + solved[:, -1]
@@ -171,6 +201,10 @@ class Classes(Questions):
             chance = float(gradient**2 @ shares - (gradient @ shares) ** 2)
             return float(((gradient @ noisy) ** 2).sum()) + spread * max(0.0, chance)
 
+        return shares, variance
+
+    def metrics(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
+        shares, variance = self._shares(means, noise, spread)
         found = {"accuracy": _share(shares, self._right, variance)}
         per_class = np.repeat(np.eye(self._classes), len(shares) // self._classes, axis=1)
         sizes = per_class @ shares
@@ -186,6 +220,8 @@ class Classes(Questions):
             found["balanced_accuracy"] = _estimate(value, variance(gradient), 0.0, 1.0)
         if self._classes == 2:
             found["auc"] = _auc(shares, sizes, variance) if all(clear) else _UNKNOWN
+        if self._task.is_uneven or self.class_shares:  # being right is easy: it comes last
+            found["accuracy"] = found.pop("accuracy")
         return {**found, **self._numbers(means, noise, spread)}
 
     def _numbers(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
@@ -353,7 +389,7 @@ def questions_of(task: Task) -> Questions:
         'mae'
     """
     if task.predicts_classes:
-        return Classes(task.outputs)
+        return Classes(task)
     if task.bounds is not None:
         return Numbers(task)
     why = "has no bounds: give task.bounds" if task.kind == "counts" else "is not built"
@@ -364,11 +400,15 @@ def questions_of(task: Task) -> Questions:
 
 
 def noise_of(epsilon: FloatArray, delta: FloatArray, sensitivity: float) -> FloatArray:
-    """Standard deviation of the noise on each client's sums, for what it pays."""
+    """Standard deviation of the noise on each client's sums, for what it pays.
+
+    Rounded up, so that server and owner come to the same number on machines of their own.
+    """
     least = gaussian_mu(
         epsilon=np.minimum(epsilon, _MOST_EPSILON), delta=delta * (1 - _FOR_SAMPLING)
     )
-    noise: FloatArray = sensitivity / least
+    digits, exponent = np.frexp(sensitivity / least)
+    noise: FloatArray = np.ldexp(np.ceil(np.ldexp(digits, 26)), exponent - 26)
     return noise
 
 
@@ -420,23 +460,37 @@ def combined(
         Weights of the clients, which add up to 1, and the metrics.
 
     Example:
-        >>> two = Classes(2)
+        >>> two = Classes(Task(outputs=2))
         >>> sure = np.array([[5.0, -5.0]] * 90 + [[-5.0, 5.0]] * 90)
         >>> sums = two.rows(sure, np.repeat([0, 1], 90)).sum(0)[None]
         >>> found = combined(two, sums, np.array([180]), np.zeros(1))[1]
         >>> round(found["accuracy"].value, 6), round(found["auc"].value, 6)
         (1.0, 1.0)
     """
-    weights, variance, spread = _heard(questions, records, noise)
-    means = (weights / records) @ sums / questions.weights
+    weights, means, variance, spread = _in_the_mean(questions, sums, records, noise)
     return weights, questions.metrics(means, variance, spread)
+
+
+def informed(
+    questions: Questions, sums: FloatArray, records: IntArray, noise: FloatArray
+) -> Questions:
+    """Questions with the threshold that noised sums speak for; arguments as of `combined`."""
+    return questions.informed(*_in_the_mean(questions, sums, records, noise)[1:])
+
+
+def _in_the_mean(
+    questions: Questions, sums: FloatArray, records: IntArray, noise: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    weights, variance, spread = _heard(questions, records, noise)
+    return weights, (weights / records) @ sums / questions.weights, variance, spread
 
 
 def sharpness(questions: Questions, records: IntArray, noise: FloatArray) -> float:
     """Half of the headline's 95 % interval in all, from public numbers alone.
 
     Example:
-        >>> few, many = (sharpness(Classes(2), np.array([n]), np.array([9.0])) for n in (100, 9000))
+        >>> two = Classes(Task(outputs=2))
+        >>> few, many = (sharpness(two, np.array([n]), np.array([9.0])) for n in (100, 9000))
         >>> many < 0.02 < few
         True
     """

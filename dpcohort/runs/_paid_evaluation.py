@@ -30,6 +30,7 @@ from dpcohort.runs._noised_metrics import (
     Estimate,
     Questions,
     combined,
+    informed,
     noise_of,
     questions_of,
     sharpness,
@@ -37,7 +38,7 @@ from dpcohort.runs._noised_metrics import (
 from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from dpcohort.engine import Lattice
 
 #: Of more clients only metrics in all are told.
 MOST_TOLD = 1000
@@ -171,8 +172,6 @@ class EvaluationTerms:
             outputs: of the model on each, from that record alone. SENSITIVE.
             keys: of each client, 32 random bytes that are used for nothing else, ever.
         """
-        import torch
-
         from dpcohort.engine import Lattice
 
         raw_rows = self.questions.rows(outputs, data.test_labels)
@@ -181,13 +180,8 @@ class EvaluationTerms:
         whose = _owners(self.plan, data)
         found = np.zeros((len(self.clients), raw_rows.shape[1]))
         for row, (k, noise, key) in enumerate(zip(self.clients, self.noise, keys, strict=True)):
-            own: Tensor = torch.from_numpy(raw_rows[whose == k])
-            if noise:
-                lattice = Lattice(float(noise), 1.0)
-                own_sum = lattice.clipped_sum(own)
-                found[row] = lattice.release(own_sum, key, scale=1.0).numpy()
-            else:
-                found[row] = own.sum(0).numpy()
+            own = raw_rows[whose == k]
+            found[row] = noised_sum(own, Lattice(float(noise), 1.0), key) if noise else own.sum(0)
         return found
 
     def keys(self, seed: int | None) -> list[bytes]:
@@ -197,15 +191,24 @@ class EvaluationTerms:
         rng = np.random.default_rng([seed, _STREAM, int(self.plan.sha256[:12], 16)])
         return [rng.bytes(32) for _ in self.names]
 
+    def of_those(self, sums: Mapping[int, FloatArray]) -> tuple[EvaluationTerms, FloatArray]:
+        """The same of those clients alone who released a sum, and their sums [clients, D]."""
+        here = [place for place, k in enumerate(self.clients.tolist()) if k in sums]
+        kept = {name: getattr(self, name)[here] for name in ("clients", "records", "noise")}
+        terms = replace(self, **kept)
+        return terms, np.stack([sums[k] for k in terms.clients.tolist()])
+
     def results(self, charge: Charge, sums: FloatArray) -> dict[str, Any]:
         """What ``result.json`` says, from noised sums and public numbers alone."""
-        weights, in_all = combined(self.questions, sums, self.records, self.noise)
+        questions = informed(self.questions, sums, self.records, self.noise)
+        weights, in_all = combined(questions, sums, self.records, self.noise)
         found: dict[str, Any] = {
             "charge": charge.id,
             "kept": self.plan.past.paid.kept,
             "unit": self.plan.contract.unit.name,
             "records": int(self.records.sum()),
             "in_all": _plain(in_all),
+            **({"class_shares": list(told)} if (told := questions.class_shares) else {}),
         }
         if len(self.names) <= MOST_TOLD:
             one = np.ones(1, dtype=np.int64)
@@ -216,7 +219,7 @@ class EvaluationTerms:
                     "weight": float(weights[i]),
                     **_plain(
                         combined(
-                            self.questions,
+                            questions,
                             sums[i : i + 1],
                             one * self.records[i],
                             self.noise[i : i + 1],
@@ -235,6 +238,21 @@ class EvaluationTerms:
             "noise": self.noise.tolist(),
             "sums": sums.tolist(),
         }
+
+
+def noised_sum(raw_rows: FloatArray, lattice: Lattice, key: bytes) -> FloatArray:
+    """What one client releases: the sum of its test records' rows, with its noise.
+
+    Args:
+        raw_rows: of its test records, each of length 1 at most.
+        lattice: of the noise.
+        key: 32 random bytes that are used for nothing else, ever.
+    """
+    import torch
+
+    released = lattice.release(lattice.clipped_sum(torch.from_numpy(raw_rows)), key, scale=1.0)
+    found: FloatArray = released.numpy()
+    return found
 
 
 #: More is nothing but noise, and beyond what the lattice draws.
@@ -268,16 +286,17 @@ def in_words(metrics: Mapping[str, Any]) -> dict[str, str]:
         >>> in_words({"accuracy": {"value": 0.8, "low": 0.786, "high": 0.814}, "records": 900})
         {'accuracy': '80.0 % (95 % CI 78.6 to 81.4)'}
     """
-    found = {}
-    for name, metric in _CALLED.items():
-        if not isinstance(said := metrics.get(name), Mapping):
+    told, untold = {}, {}
+    for name, said in metrics.items():
+        if not isinstance(said, Mapping) or (metric := _CALLED.get(name)) is None:
             continue
-        value, ends = said.get("value"), [said.get("low"), said.get("high")]
+        if (value := said.get("value")) is None:
+            untold[metric.words] = "the noise does not let it be told"
+            continue
+        ends = said.get("low"), said.get("high")
         shown = ["-inf" if e is None else metric.shown(metric.scale * e) for e in ends]
-        found[metric.words] = "the noise does not let it be told"
-        if value is not None:
-            found[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
-    return found
+        told[metric.words] = f"{metric.text(value)} (95 % CI {' to '.join(shown)})"
+    return told | untold
 
 
 def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str, Any]) -> Any:

@@ -4,24 +4,19 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from torch import nn
 
-from dpcohort.config import load_config
 from dpcohort.data import Dataset, Normalisation, TableColumns, dataset_from_arrays
 from dpcohort.data._tables import columns_of_frame
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, split_features
 from dpcohort.models._each_alone import IsolatedOutputs
-from dpcohort.runs._config_data import data_section, table_columns
-from dpcohort.runs._folder import CONFIG
 from dpcohort.runs._run import Run
-from dpcohort.text_files import is_table
 
 #: Records that go through the network at once.
 _CHUNK = 4096
@@ -52,12 +47,15 @@ def model_outputs(
     return found
 
 
-def predicted_table(run: Run, table: Any) -> tuple[dict[str, list[Any]], list[str]]:
+def predicted_table(
+    run: Run, table: Any, *, model: nn.Module | None = None
+) -> tuple[dict[str, list[Any]], list[str]]:
     """Predictions for the rows of a table, and sentences on cells that are not as was stated.
 
     Args:
-        run: a finished one that was trained on a table; its configuration says what columns mean.
+        run: a finished one that was trained on a table.
         table: a DataFrame, or columns by name; it needs neither label nor client.
+        model: the network, where the run does not know it.
 
     Returns:
         ``prediction`` (the class by its name, or a number; several labels by their own names as 0
@@ -67,36 +65,36 @@ def predicted_table(run: Run, table: Any) -> tuple[dict[str, list[Any]], list[st
         InputError: the run is of no table, or a column is missing.
     """
     cells = columns_of_frame(table)
-    inputs, remarks = _columns_of(run).encode_inputs(cells)
-    outputs, task = model_outputs(run, inputs), run.task
+    inputs, remarks = columns_of(run).encode_inputs(cells)
+    outputs, task = model_outputs(run, inputs, model=model), run.task
     values = task.predictions(outputs)
     if task.kind == "multi-label":
-        chances = 1.0 / (1.0 + np.exp(-outputs.astype(np.float64)))
         found = {task.called(k): values[:, k].tolist() for k in range(task.outputs)}
     elif task.predicts_classes:
-        chances = softmax(outputs.astype(np.float64), axis=1)
         found = {"prediction": [task.called(one) for one in values.tolist()]}
     else:
         return {"prediction": values.tolist()}, remarks
+    chances = task.chances(outputs)
     for k in range(task.outputs):
         found[f"probability of {task.called(k)}"] = chances[:, k].tolist()
     return found, remarks
 
 
-def _columns_of(run: Run) -> TableColumns:
-    config = None if run.path is None else run.path / CONFIG
-    if config is None or not config.exists():
+def columns_of(run: Run) -> TableColumns:
+    """What the columns of the table of a run mean, as it was trained.
+
+    Raises:
+        InputError: the run is not finished, or of no table.
+    """
+    if not run.scored_weights:
+        _refuse_unfinished(run)
+    said = run.inputs.get("columns")
+    if said is None:
         raise InputError.because(
-            "the run has no configuration that says what the columns of a table mean: it was not "
-            "trained from one, or is not saved in a folder. run.predict takes arrays."
+            f"the run was trained on {run.settings['data']['name']}, which is no table of columns "
+            "that have names. run.predict takes arrays of records."
         )
-    loaded = load_config(config)
-    if not is_table(data_section(loaded).name):
-        raise InputError.because(
-            f"the run was trained on {data_section(loaded).name}, which is no table. run.predict "
-            "takes arrays of records."
-        )
-    return table_columns(loaded)
+    return TableColumns(**said)
 
 
 def records_for(
@@ -116,12 +114,7 @@ def records_for(
             not fit.
     """
     if not run.scored_weights:
-        place = "FOLDER" if run.path is None else run.path
-        raise InputError.because(
-            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
-            "there is no model to predict with. Let it go on: dpcohort train CONFIG --resume "
-            f"--out {place}, or train(..., resume=True, out={str(place)!r})."
-        )
+        _refuse_unfinished(run)
     task = run.task
     said = run.inputs.get("inputs")
     if not isinstance(said, dict):
@@ -154,6 +147,15 @@ def records_for(
     if refuse:
         data.refuse_unusable()
     return data
+
+
+def _refuse_unfinished(run: Run) -> NoReturn:
+    place = "FOLDER" if run.path is None else run.path
+    raise InputError.because(
+        f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
+        "there is no model to predict with. Let it go on: dpcohort train CONFIG --resume "
+        f"--out {place}, or train(..., resume=True, out={str(place)!r})."
+    )
 
 
 def network_of(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:

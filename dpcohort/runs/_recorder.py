@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
 import re
@@ -19,6 +20,7 @@ import torch
 from safetensors.numpy import save as tensors_as_bytes
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting import Charge
 from dpcohort.accounting._charges import read_charge, write_charge
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import atomic_writer, write_text
@@ -251,7 +253,7 @@ class Recorder:
             self.run.write_receipts()
             if self.run.average:
                 _save_weights(folder / LAST_MODEL, self.run.model)
-            _save_weights(folder / MODEL, self.run.scored_weights)
+            _save_weights(folder / MODEL, self.run.scored_weights, _about(self.job))
             write_sealed(
                 folder,
                 {
@@ -275,26 +277,32 @@ class Recorder:
         if folder is not None and (folder / RESULT).exists():
             return {"evaluation": result_in(folder).get("evaluation")}
         later = run.later_charges()
+        paid: Charge | None = None
         for charge in later:  # of a run that was stopped after it was paid for
             if charge.what == "evaluation" and folder is not None:
+                paid = charge if self.job.repeats else None
                 _, released = read_charge(folder / CHARGES / f"{charge.id}.json")
                 if released:
-                    return {"evaluation": results_again(run.plan, run.task, charge, released)}
+                    return {"evaluation": results_again(run.plan, self.job.task, charge, released)}
         try:
-            charge = terms.charge((*run.plan.past.paid.charges, *later), private=self.job.private)
+            known = (*run.plan.past.paid.charges, *later)
+            charge = paid or terms.charge(known, private=self.job.private)
         except DpcohortError as error:
             run.warnings.append(f"no evaluation: {error}")
             return {}
         if folder is None:
             run.unwritten = (*run.unwritten, charge)
-            sums = self.job.noised_sums(run, terms)
         else:
             (folder / CHARGES).mkdir(exist_ok=True)
-            path = folder / CHARGES / f"{charge.id}.json"
-            write_charge(path, charge)
-            sums = self.job.noised_sums(run, terms)
-            write_charge(path, charge, **terms.released(sums))
-        return {"evaluation": terms.results(charge, sums)}
+            write_charge(folder / CHARGES / f"{charge.id}.json", charge)
+        sums = self.job.noised_sums(run, terms)
+        if not sums:
+            run.warnings.append("no evaluation: no client answered; what was charged stays so.")
+            return {}
+        terms, found = terms.of_those(sums)
+        if folder is not None:
+            write_charge(folder / CHARGES / f"{charge.id}.json", charge, **terms.released(found))
+        return {"evaluation": terms.results(charge, found)}
 
     def close(self) -> None:
         """Close the files."""
@@ -374,14 +382,23 @@ class Recorder:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
 
-def _save_weights(path: Path, weights: Any) -> None:
+def _save_weights(path: Path, weights: Any, about: dict[str, str] | None = None) -> None:
     with atomic_writer(path, binary=True) as file:
-        file.write(tensors_as_bytes(dict(weights)))
+        file.write(tensors_as_bytes(dict(weights), metadata=about))
+
+
+def _about(job: TrainingJob) -> dict[str, str]:
+    """What a model takes and says, for its file: scaling, columns with their bounds, task."""
+    task = {"outputs": job.task.outputs, **job.task.to_dict()}
+    return {"dpcohort": json.dumps({**_inputs(job), "task": task})}
 
 
 def _inputs(job: TrainingJob) -> dict[str, Any]:
-    """The public constants by which inputs are scaled, where they are known here."""
-    return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
+    """The public constants by which inputs are scaled, and columns of a table, where known here."""
+    if not isinstance(job, Job):
+        return {}
+    columns = {} if job.data.columns is None else {"columns": job.data.columns.to_dict()}
+    return {"inputs": asdict(job.data.normalisation), **columns}
 
 
 #: A ``module:function`` in a configuration.

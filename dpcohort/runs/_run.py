@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -89,7 +89,8 @@ class Run:
         judged: how good the final model is: ``metrics``, ``trivial``, ``check``, ``evaluation`` and
             ``warnings`` of ``result.json``; empty until the run is finished.
         module: the network, for ``predict``; None if the run was read from its folder.
-        inputs: how inputs are scaled, by public constants; empty where it is not written down.
+        inputs: how inputs are scaled, by public constants, and what the columns of their table
+            mean; empty where it is not written down.
     """
 
     plan: Plan
@@ -156,7 +157,7 @@ class Run:
             path=folder,
             model=_weights(folder / LAST_MODEL if both else folder / MODEL),
             average=_weights(folder / MODEL if both else folder / AVERAGE_MODEL),
-            inputs={"inputs": result["inputs"]} if "inputs" in result else {},
+            inputs={key: result[key] for key in ("inputs", "columns") if key in result},
             partition=load_partition(folder / PARTITION) if (folder / PARTITION).exists() else None,
             judged=judged_in(result),
         )
@@ -226,7 +227,8 @@ class Run:
         """What the model that was scored says of records: classes, labels as 0 and 1, or numbers.
 
         Args:
-            inputs: records as the data set holds them, before they are scaled.
+            inputs: records as the data set holds them, before they are scaled; or a DataFrame (a
+                mapping of columns), whose predictions are classes by name.
             model: the network of a run that was read from its folder, where that has no name.
 
         Raises:
@@ -242,8 +244,13 @@ class Run:
             (2,)
         """
         # Networks need torch, which reading a run does not.
-        from dpcohort.runs._prediction import model_outputs
+        from dpcohort.runs._prediction import model_outputs, predicted_table
 
+        if isinstance(inputs, Mapping) or hasattr(inputs, "columns"):
+            found, _ = predicted_table(self, inputs, model=model)
+            labels = [found.get(name, found.get("prediction")) for name in self.task.names]
+            several = self.task.kind == "multi-label"
+            return np.array(labels).T if several else np.array(found["prediction"])
         return self.task.predictions(model_outputs(self, inputs, model=model))
 
     def plot(self) -> Figure:
@@ -287,8 +294,9 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
-        return task_of(self.settings)
+        """What is predicted, with the shares of classes that an evaluation told."""
+        task, told = task_of(self.settings), (self.evaluation or {}).get("class_shares")
+        return replace(task, class_shares=tuple(told)) if told else task
 
     @property
     def metric(self) -> Metric:

@@ -14,6 +14,7 @@ A private training cannot be computed again by anybody. What is not checked is s
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter, defaultdict
@@ -703,13 +704,31 @@ class _Check:
             self.required(SIGNATURE, f"the run is {by}; the signature of {key} is asked for.")
         return found
 
+    def _evaluated(self) -> dict[str, str]:
+        """Hash of what each client's guard released for an evaluation; empty where nothing is."""
+        found: dict[str, str] = {}
+        for charge in self._later:
+            if charge.what == "evaluation":
+                found |= dict.fromkeys(charge.spent, "")
+                with suppress(DpcohortError, ValueError, KeyError, TypeError):  # told elsewhere
+                    released = read_charge(self._folder / CHARGES / f"{charge.id}.json")[1]
+                    sums = np.asarray(released["sums"], "<f4")
+                    digests = (hashlib.sha256(one.tobytes()).hexdigest() for one in sums)
+                    found |= zip(released["clients"], digests, strict=True)
+        return found
+
     def guards(self) -> DrawSignatures:
         """Signatures of guards over their own draws; a wrong one breaks the run."""
         cohorts = {t: self._cohorts[t] for t in sorted(self.counted) if t in self._cohorts}
         signatures = self._read(
             SIGNATURES,
             lambda: check_signatures(
-                self._folder, self._plan, cohorts, self._asked, self.run_settings
+                self._folder,
+                self._plan,
+                cohorts,
+                self._asked,
+                self.run_settings,
+                self._evaluated(),
             ),
         )
         for message in (signatures or DrawSignatures()).wrong:

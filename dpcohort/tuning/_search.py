@@ -649,7 +649,7 @@ def _labelled(
     """Where records stand in their directions, and what is to be predicted of each."""
     noise = rng.normal(size=(records, directions))
     if task.predicts_classes:
-        shares = np.geomspace(1.0, problem.rarest, task.outputs)
+        shares = np.array(task.class_shares or np.geomspace(1.0, problem.rarest, task.outputs))
         labels = rng.choice(task.outputs, size=records, p=shares / shares.sum())
         centres = rng.normal(size=(task.outputs, directions))
         centres *= problem.separation / np.sqrt((centres**2).sum(1, keepdims=True))

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 COMMANDS = {
     "bound": "Show every term of Theorems 1 and 2, the best T, and when a bound says nothing.",
     "compare-rules": "Compare selection and aggregation rules in pairs, over the same seeds.",
+    "figure": "Draw a figure of runs, plans or results, one style for all, text kept as text.",
     "personal": "Make each client's own model of a run's common one; say how good it is.",
     "reproduce": "Train every cell of a table or figure, and set it beside the paper's numbers.",
     "schemes": "List privacy schemes with their units, or train them on the same data and budgets.",

@@ -268,7 +268,7 @@ def _judge(
         own = np.bincount(data.train_labels[rows], minlength=task.outputs)
         there = np.bincount(labels, minlength=task.outputs)
         weights: FloatArray = (own / np.maximum(there, 1))[labels]
-        hits = found.argmax(1) == labels
+        hits = task.predictions(found) == labels
         return float((weights * hits).sum() / weights.sum()) if weights.any() else None
 
     return score

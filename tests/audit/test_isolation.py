@@ -75,9 +75,10 @@ def test_nor_elsewhere(place: str) -> None:
     assert [str(one) for one in found if one.verdict == "BROKEN"] == []
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["batched", "reference"])
-def test_nor_on_a_gpu(cuda: str, kind: str) -> None:
-    found = isolation(ModelsUnderTest(kind, cuda), EVERY)
+def test_nor_on_a_gpu(cuda: str, kind: str, rows: int) -> None:
+    found = isolation(ModelsUnderTest(kind, cuda), EVERY, rows=rows)
     assert [f"{one.name}: {one.detail}" for one in found if one.verdict == "BROKEN"] == []
 
 

@@ -42,15 +42,6 @@ def test_train_verify_and_a_receipt(terminal, digits_config, tmp_path):
     assert "reports" in receipt
     assert "unused" in receipt
     assert "rpow-d chooses each cohort" in " ".join(terminal("explain", "client-3", out).split())
-    for name in ("noise", "participation", "selection"):
-        picture = tmp_path / f"{name}.png"
-        found = terminal.json("figure", out, name, "-o", picture)
-        assert list(found["plans"]) == ["run"]
-        assert picture.read_bytes().startswith(b"\x89PNG")
-    for name in ("participation", "selection"):
-        terminal("figure", out / "plan.json", name, "-o", tmp_path / "none.png", code=2)
-        assert "Draw this figure of the run" in terminal.errors
-    assert not (tmp_path / "none.png").exists()
 
 
 def test_commands_about_schedules_say_why_not(terminal, tmp_path):

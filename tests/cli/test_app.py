@@ -83,8 +83,6 @@ RUN_COMMANDS = {
     "explain": ["explain", "client", "RUN"],
     "watch": ["watch", "RUN"],
     "watch-once": ["watch", "RUN", "--once"],
-    "figure": ["figure", "RUN"],
-    "figure-named": ["figure", "RUN", "noise"],
     "compare": ["compare", "RUN", "RUN"],
 }
 

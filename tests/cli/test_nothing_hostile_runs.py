@@ -168,13 +168,13 @@ FILES = {
     ),
     **dict.fromkeys(("certificate", "key", "authority"), ("data",)),
     **dict.fromkeys(("name", "data"), ("data", "config")),
-    **dict.fromkeys(("terms", "members"), ("terms",)),
+    **dict.fromkeys(("terms", "members", "federation"), ("terms",)),
     **dict.fromkeys(("path", "client"), ("run", "plan", "data")),
     "data_dir": ("cifar",),
 }
 #: What the others are given where they must be; None leaves them out.
 VALUES = {
-    **dict.fromkeys(("source", "config"), "good.toml"),
+    **dict.fromkeys(("source", "config", "federation"), "good.toml"),
     **dict.fromkeys(("clients",), "clients.csv"),
     **dict.fromkeys(("run", "runs", "sources"), "run-marker"),
     **dict.fromkeys(("terms",), "terms-name-hostile_marker.toml"),
@@ -190,7 +190,7 @@ out letter registry picture figure csv backup keep to socket folder tensorboard 
 rule eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges
 dataset neighbours across_runs per until person unit head setting superlink category leave_out
-latex require pull
+latex require pull backend onnx sklearn torch
 """
 OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.
@@ -298,7 +298,7 @@ def test_no_command_runs_anything_of_a_hostile_file(tried):
 
 def test_what_is_only_read_is_not_even_run_where_it_was_allowed(tried):
     assert main(["--allow-code", "hostile_marker"]) == 0
-    reading = {"explain", "verify", "receipt", "report", "figure", "watch", "guard", "ledger"}
+    reading = {"explain", "verify", "receipt", "report", "watch", "guard", "ledger"}
     # Without a client, explain tells what pooling is worth, which the rule decides.
     assert tried(("run", "plan", "terms"), reading, without=("client",)) == reading
 

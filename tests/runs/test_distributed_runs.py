@@ -78,13 +78,13 @@ def test_a_receipt_says_on_whom_it_counts_and_what_is_left_without_them(plan):
 def test_explanation_and_summary_name_both_epsilons(plan):
     told = explain_client(plan, plan.population.ids[0])
     assert "If all others collude, its own share alone protects it: epsilon " in told.text()
-    assert told.alone_epsilon == plan.certificate.alone_epsilon[0]
+    assert told.numbers["alone_epsilon"] == plan.certificate.alone_epsilon[0]
     values = plan_values(plan)
     assert values["summary"]["trust"]["honest"] == 2
     assert values["clients"]["weight"] == plan.noise.weights.tolist()
     assert "epsilon" in repr(plan)
     assert "2 of 4 honest" in repr(plan)
-    assert "weight" not in explain_client(small_plan(), told.client).to_dict()
+    assert "weight" not in explain_client(small_plan(), told.numbers["client"]).to_dict()
 
 
 def test_a_run_verifies_with_both_epsilons(run, plan):

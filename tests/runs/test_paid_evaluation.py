@@ -19,10 +19,11 @@ from dpcohort.config import load_config, loads_config
 from dpcohort.data import column_partition, dataset_from_arrays, dataset_from_table
 from dpcohort.deploy.flower._federation import Federation
 from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.metrics import measure
 from dpcohort.runs import Run, configured_job, replan, verify_run
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._job import Job, make_job
-from dpcohort.runs._noised_metrics import combined, questions_of
+from dpcohort.runs._noised_metrics import combined, informed, questions_of
 from dpcohort.runs._paid_evaluation import EvaluationTerms
 from dpcohort.runs._seal import write_sealed
 from dpcohort.tasks import Task
@@ -114,12 +115,13 @@ def hostile(task, width, rng):
     "task",
     [
         Task(),
+        Task(class_shares=(0.95, 0.05), class_weights=(1.0, 3.0)),
         Task(outputs=7),
         Task(outputs=120),
         STAY,
         Task(kind="counts", outputs=1, bounds=(0.0, 9.0)),
     ],
-    ids=["two", "several", "many", "numbers", "counts"],
+    ids=["two", "rare", "several", "many", "numbers", "counts"],
 )
 def test_no_record_moves_what_is_released_by_more_than_the_sensitivity(task):
     rng = np.random.default_rng(3)
@@ -181,7 +183,7 @@ def test_a_network_that_mixes_records_is_given_one_at_a_time():
         changed = replace(job, data=replace(data, test_inputs=inputs))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EvaluationTerms, "keys", lambda self, seed: keys)
-            return changed.noised_sums(run, job.evaluation)
+            return np.stack(list(changed.noised_sums(run, job.evaluation).values()))
 
     other = data.test_inputs.copy()
     other[0] = 1e6
@@ -355,6 +357,24 @@ def test_intervals_hold_the_truth_as_often_as_they_say(task):
         assert 0.915 <= count / repeats <= 0.985, name
 
 
+def test_a_rare_class_that_the_noised_sums_tell_moves_the_threshold_for_all_alike():
+    rng = np.random.default_rng(3)
+    chance = rng.beta(0.4, 4.6, 40_000)
+    truth = (rng.random(40_000) < chance).astype(np.int64)
+    outputs, questions = np.log(np.stack([1 - chance, chance], axis=1)), questions_of(Task())
+    sums = questions.rows(outputs, truth).sum(0)[None] + rng.normal(0, 9.0, len(questions.weights))
+    given = (sums, np.array([40_000]), np.array([9.0]))
+    told = informed(questions, *given)
+    assert min(told.class_shares) == pytest.approx(truth.mean(), abs=0.02)
+    shared = Task(class_shares=told.class_shares)
+    exact = measure(shared, outputs, truth)
+    found = combined(told, *given)[1]
+    for name in ("balanced_accuracy", "accuracy", "auc"):
+        assert found[name].low <= exact[name] <= found[name].high, name
+    loud = (sums + rng.normal(0, 3e3, sums.shape), given[1], np.array([3e3]))
+    assert informed(questions, *loud) is questions  # noise that tells nothing moves nothing
+
+
 CONFIG = """
 [population]
 count = 2
@@ -454,7 +474,7 @@ def test_what_no_evaluation_can_be_paid_for_is_refused_before_anything_is_spent(
 
 
 def test_a_federation_refuses_a_plan_that_keeps_a_share():
-    with pytest.raises(ValueError, match="which guards cannot make yet"):
+    with pytest.raises(ValueError, match="mods of an app do not"):
         Federation(
             run="one", plan=planned(visits()), clients=None,
             model={"name": "logistic", "input_shape": [1], "classes": 2},

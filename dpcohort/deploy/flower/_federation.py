@@ -25,11 +25,18 @@ from dpcohort.deploy._formats import Format, Name, bounded, in_words, read_toml,
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.guard._protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard._terms import ModelTerms, pool_from_plan
-from dpcohort.deploy.ledger._terms import AcceptedGroup, Members, asked_of, reports_asked_of
-from dpcohort.errors import InputError
+from dpcohort.deploy.ledger._terms import (
+    AcceptedGroup,
+    Members,
+    asked_of,
+    evaluation_asked_of,
+    reports_asked_of,
+)
+from dpcohort.errors import InputError, WaitingError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
+from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.text_files import of_file, toml_text
 
 if TYPE_CHECKING:
@@ -83,7 +90,8 @@ class Federation(Format):
         plan: cohorts, noise, clip.
         timeout: seconds for a round.
         attempts: how often a client is asked in a round, if nothing came.
-        quorum: share of a round's draws below which the round is passed over.
+        quorum: share of a round's draws for which a round waits; it is passed over if their guards
+            refuse for good.
         seed: of the initial weights; public.
         test: public test data, a name or a path; empty for none.
         out: the run folder; empty if it is said elsewhere.
@@ -124,12 +132,18 @@ class Federation(Format):
         _ = self.pool
         refuse_simulated(self.plan.past.paid.charges)
         if self.plan.past.paid.kept:
+            self._check_evaluation()
+        return self
+
+    def _check_evaluation(self) -> None:
+        """Refuse a share that is kept for an evaluation which nobody could make."""
+        questions_of(self.model.predicts)
+        if self.clients is None:
             raise InputError.because(
                 f"the plan keeps {self.plan.past.paid.kept:g} of each budget for an evaluation, "
-                "which guards cannot make yet. Nothing was spent: make the plan without "
-                "[evaluation], so that all of each budget is for the training."
+                "which guards make and mods of an app do not. Nothing was spent: make the plan "
+                "without [evaluation], so that all of each budget is for the training."
             )
-        return self
 
     def _check_keys(self, keys: Mapping[str, str]) -> None:
         strangers = sorted(set(keys) - set(self.plan.population.ids))
@@ -264,6 +278,14 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
             f"{hello.counted} draws of a run of this name are counted: go on with that run "
             "(resume), or give this one another name"
         )
+    asked = evaluation_asked_of(plan, k) if hello.tested else {}
+    if asked:
+        evaluation = hello.accepted.get("evaluation")
+        if isinstance(evaluation, Mapping):
+            short = _shortfalls(evaluation, asked, (), ())
+            found += [f"of the evaluation: {words}" for words in short]
+        else:
+            found.append("its terms allow no evaluation, for which the plan keeps a share")
     return found + _short_terms(federation, k, hello.accepted)
 
 
@@ -335,7 +357,7 @@ def check_agreements(problems: Mapping[str, list[str]]) -> None:
     shown = lines[:_MOST_SHOWN]
     if len(lines) > len(shown):
         shown.append(f"... and {len(lines) - len(shown)} more")
-    raise InputError.because(
+    raise WaitingError.because(
         "not every client's terms cover the plan; nothing was asked and nothing spent.\n  "
         + "\n  ".join(shown)
     )

@@ -14,8 +14,8 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from dpcohort._validate import FloatArray
 from dpcohort.data import Dataset, load_dataset
 from dpcohort.data._arrays import load_test_arrays
 from dpcohort.data._partition import dealt
@@ -48,8 +49,13 @@ from dpcohort.runs._folder import (
     write_json,
 )
 from dpcohort.runs._job import TrainingJob, carried_state, fitted
+from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._prediction import network_of
 from dpcohort.signatures import DrawSignature
 from dpcohort.tasks import Task
+
+#: Gets the noised sum of each client that answers, by position, on these parameters.
+Evaluate = Callable[[EvaluationTerms, torch.Tensor], dict[int, FloatArray]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,10 +65,14 @@ class FederatedJob(TrainingJob):
     Attributes:
         federation: plan, model, clients.
         ask: gets reports of clients, for a rule that chooses from them.
+        evaluate: gets noised sums of clients, by position, on a model.
+        tested_at: test records of each client, by id, as its guard has said.
     """
 
     federation: Federation
     ask: Ask = lambda *asked: {}
+    evaluate: Evaluate = lambda *asked: {}
+    tested_at: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def repeats(self) -> bool:
@@ -178,6 +188,25 @@ class FederatedJob(TrainingJob):
     def reporter(self, records: ClientRecords | None = None) -> Ask:
         """The reports of the guards."""
         return self.ask
+
+    @property
+    def evaluation(self) -> EvaluationTerms | None:
+        """The evaluation by the guards that have test records, if the plan keeps a share."""
+        if not self.plan.past.paid.kept:
+            return None
+        counts = np.array([self.tested_at.get(name, 0) for name in self.plan.population.ids])
+        clients = np.flatnonzero(counts)
+        if not clients.size:
+            raise InputError.because(
+                "no client's guard has test records, and the plan keeps a share of each budget for "
+                "an evaluation. Raise test_share in the terms, or make the plan without it."
+            )
+        return EvaluationTerms.about(self.plan, self.task, clients, counts[clients])
+
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
+        """What the guards release for it, each of which charges its own ledger before."""
+        scored = network_of(run, self.model, tokens=False)
+        return self.evaluate(terms, FlatLayout(scored).flatten(scored))
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpcohort._validate import IntArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
-from dpcohort.deploy.flower._exchange import Exchange, Heard, Transport
+from dpcohort.deploy.flower._exchange import Exchange, Heard, Tell, Transport
 from dpcohort.deploy.flower._federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower._masked import ask_cards, checked_card, masked_round
 from dpcohort.deploy.flower._messages import (
@@ -48,13 +48,21 @@ from dpcohort.deploy.flower._record import (
     write_said,
     write_signatures,
 )
-from dpcohort.deploy.guard._protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
+from dpcohort.deploy.guard._protocol import (
+    DrawRequest,
+    EvaluationRequest,
+    Hello,
+    MaskedRequest,
+    ReportRequest,
+    RunReceipt,
+)
 from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import MaskedRound
 from dpcohort.engine import CohortUpdates, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Callback, Run
 from dpcohort.runs._folder import SIGNATURES
+from dpcohort.runs._paid_evaluation import EvaluationTerms
 from dpcohort.runs._recorder import Recorder, closing
 from dpcohort.runs._training import run_rounds
 from dpcohort.signatures import Card, DrawSignature
@@ -70,6 +78,7 @@ def federate(
     poll: float = 0.5,
     by_place: bool = False,
     after: str | Path | None = None,
+    tell: Tell = lambda group, waiting, answered: None,
 ) -> Run:
     """Execute a plan with the clients behind a transport.
 
@@ -83,6 +92,7 @@ def federate(
         poll: seconds between looks for answers, at most.
         by_place: in a simulation, where nodes have no keys: any node serves any client.
         after: folder of the run that the plan goes on from, if it does.
+        tell: told who is waited for.
 
     Returns:
         The finished run.
@@ -95,14 +105,14 @@ def federate(
     if by_place:
         places = max(1, len(transport.nodes()))
         keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
-    exchange = Exchange(
-        transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
-    )
+    limits: Any = {"timeout": federation.timeout, "attempts": federation.attempts}
+    exchange = Exchange(transport, keys, **limits, poll=poll, tell=tell)
     job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = job.evaluator()
     trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
     with owner_only():
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
+        _ = trainer.job.evaluation  # refused before anything is spent
         with trainer.recorded(folder, resume=resume) as part:
             run_rounds([part], trainer, [step], evaluator=evaluator, callbacks=tuple(callbacks))
     return part.run
@@ -119,7 +129,7 @@ class GuardTrainer:
     _run: Run
 
     def __init__(self, job: FederatedJob, exchange: Exchange) -> None:
-        self._federation, self._job, self._plan = job.federation, job, job.plan
+        self._federation, self.job, self._plan = job.federation, job, job.plan
         self._exchange = exchange
         self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
@@ -136,10 +146,10 @@ class GuardTrainer:
             out: the run folder.
             resume: go on with the run in that folder; without one there, begin it.
         """
-        part = Recorder(dataclasses.replace(self._job, ask=self.reports), out, resume=resume)
+        part = Recorder(self.job, out, resume=resume)
         self._run = part.run
         with closing([part]):
-            part.begin(EngineState(self._job.initial()))
+            part.begin(EngineState(self.job.initial()))
             for signature in read_signatures(self._run):
                 if (fault := self._signers.fault(signature)) is not None:
                     raise VerificationError(f"{self._run.path}/{SIGNATURES}: {fault}.")
@@ -158,12 +168,17 @@ class GuardTrainer:
         (vector,), (cohort,) = parameters, cohorts
         if self._pool is not None:
             return [self._distributed(self._pool, vector, cohort)]
-        requests = self._requests(cohort, vector)
+        requests, quorum = self._requests(cohort, vector), self._federation.quorum * len(cohort)
         named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
         draws = {client: [draw for name, draw in named if name == client] for client in requests}
-        replies, heard = self._ask(requests, draws, group=str(cohort.round))
+        replies, heard = self._ask(
+            requests,
+            draws,
+            group=str(cohort.round),
+            enough=lambda answered: sum(len(draws[client]) for client in answered) >= quorum,
+        )
         rows = [i for i, (name, draw) in enumerate(named) if draw in replies[name].updates]
-        enough = len(rows) >= self._federation.quorum * len(cohort)
+        enough = len(rows) >= quorum
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
         write_exchange(self._run, summary, self._receipts)
         if not enough:
@@ -186,7 +201,7 @@ class GuardTrainer:
             cards = [self._cards[name] for name in names]
             said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
             where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
-            asked = MaskedRound(pool, cards, **where, **said, coordinates=self._job.dimension)
+            asked = MaskedRound(pool, cards, **where, **said, coordinates=self.job.dimension)
             said["cards"] = [list(card) for card in cards]
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
@@ -275,24 +290,60 @@ class GuardTrainer:
             for (value,) in reply.updates.values()
         }
 
+    def noised_sums(
+        self, terms: EvaluationTerms, parameters: torch.Tensor
+    ) -> dict[int, FloatArray]:
+        """The noised sums over their test records of the clients that answer, by position."""
+        plan, round = self._plan, self._plan.training.rounds
+        given: Any = zip(terms.names, terms.records.tolist(), terms.noise.tolist(), strict=True)
+        requests: dict[str, DrawRequest] = {
+            name: EvaluationRequest(
+                **self._shared(round, parameters),
+                draw=REPORT_DRAW,
+                clip=1.0,
+                noise_multiplier=noise,
+                sampling_rate=1.0,
+                batch_size=1,
+                local_steps=1,
+                step_sizes=[1.0],
+                tested=records,
+                answers=len(terms.questions.weights),
+            )
+            for name, records, noise in given
+        }
+        draws = {client: [REPORT_DRAW] for client in requests}
+        replies, heard = self._ask(requests, draws, group="evaluation")
+        summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
+        write_exchange(self._run, summary, self._receipts)
+        return {
+            plan.population.index_of(client): value.astype(np.float64)
+            for client, reply in replies.items()
+            for value in reply.updates.values()
+        }
+
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
         messages = {c: hello_message(c, run=self._federation.run) for c in self._federation.drawn}
         heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
         problems: dict[str, list[str]] = {}
+        tested: dict[str, int] = {}
         for client, answers in heard.items():
             if answers.bodies:
                 hello = read_hello(answers.bodies[-1])
-                problems[client] = disagreements(self._job, client, hello, resume=resume)
+                problems[client] = disagreements(self.job, client, hello, resume=resume)
+                if isinstance(hello, Hello):
+                    tested[client] = hello.tested
             elif not resume:  # a run that goes on may have lost a client
                 problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
         check_agreements(problems)
+        asking: Any = {"ask": self.reports, "evaluate": self.noised_sums}
+        self.job = dataclasses.replace(self.job, **asking, tested_at=tested)
 
     def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
         """What each client of a cohort is asked; its draws differ in their number alone."""
         plan = self._plan
         shared, steps = self._shared(cohort.round, parameters), range(plan.training.local_steps)
-        alpha = partial(self._job.optimiser.step_size, plan.training, round=cohort.round)
+        alpha = partial(self.job.optimiser.step_size, plan.training, round=cohort.round)
         found: dict[str, DrawRequest] = {}
         for k in sorted(set(cohort.clients.tolist())):
             found[plan.population.ids[k]] = DrawRequest(
@@ -321,18 +372,25 @@ class GuardTrainer:
         }
 
     def _ask(
-        self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
+        self,
+        requests: Mapping[str, DrawRequest],
+        draws: Mapping[str, list[int]],
+        *,
+        group: str,
+        enough: Callable[[Collection[str]], bool] = lambda answered: True,
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
         people, replies = self._plan.population, {client: Reply() for client in requests}
 
         def read(client: str, body: bytes) -> bool:
             asked: Any = {"draws": draws[client], "earlier": replies[client]}
             records = int(people.sizes[people.index_of(client)])
+            if isinstance(request := requests[client], EvaluationRequest):
+                records = request.tested
             asked |= {"signers": self._signers, "client": client, "records": records}
             return not read_draws(body, requests[client], **asked).passing
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
-        heard = self._exchange.ask(messages, group=group, satisfied=read)
+        heard = self._exchange.ask(messages, group=group, satisfied=read, enough=enough)
         for client, reply in replies.items():
             if not heard[client].bodies:
                 reply.losses = dict.fromkeys(draws[client], heard[client].reason)

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,15 +193,22 @@ class GuardedData:
         labels: [rows] int64.
         fingerprint: SHA-256 of the file.
         persons: whose each row is, where a record is a person.
+        held_out: records that are never trained on, for the evaluation of the model; None for none.
     """
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
     fingerprint: str
     persons: Persons | None = None
+    held_out: GuardedData | None = None
 
     def __len__(self) -> int:
         return len(self.labels) if self.persons is None else len(self.persons)
+
+    @property
+    def tested(self) -> int:
+        """How many records are held out for tests; public, as the number of the others is."""
+        return 0 if self.held_out is None else len(self.held_out)
 
     def __repr__(self) -> str:
         return f"GuardedData({len(self)} records)"  # the arrays must not get into a log
@@ -217,7 +224,8 @@ def load_data(
 ) -> GuardedData:
     """Read ``inputs``, ``labels`` and ``persons``, check them against the model and scale them.
 
-    Messages name shapes, types and places, never a value.
+    Records held out for tests are those of ``test_inputs``, ``test_labels`` and ``test_persons``,
+    or the table's share. Messages name shapes, types and places, never a value.
 
     Args:
         path: an ``.npz`` file, or a table (.csv, .parquet), closed to others.
@@ -248,26 +256,36 @@ def load_data(
         )
     check_private(path, "data")
     arrays = _read_table(path, table, persons) if is_table(path) else read_npz(path)
-    for key in ("inputs", "labels"):
-        if key not in arrays:
-            raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")
-    inputs, labels = arrays["inputs"], arrays["labels"]
-    check_records(path, inputs, labels, model)
-    if inputs.dtype.kind in "fu" and inputs.dtype != np.int64:
-        inputs = normalise(inputs, normalisation)
-        if not np.isfinite(inputs).all():
-            raise FileFormatError(path, "there are inputs that are not finite.")
-    else:
-        inputs = inputs.astype(np.int64)
     with open(path, "rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-    task = model.predicts
-    stored = labels.astype(np.int64) if task.predicts_classes else task.scaled(labels)
-    grouped = None
-    if persons is not None:
-        seed = 0 if table is None else table.seed
-        grouped = _grouped(path, arrays.get("persons"), len(labels), persons, client, seed)
-    return GuardedData(inputs, stored, fingerprint, grouped)
+
+    def records_of(part: str) -> GuardedData:
+        for key in (f"{part}inputs", f"{part}labels"):
+            if key not in arrays:
+                words = f"there is no array {key!r}; it needs {part}inputs and {part}labels."
+                raise FileFormatError(path, words)
+        inputs, labels = arrays[f"{part}inputs"], arrays[f"{part}labels"]
+        check_records(path, inputs, labels, model)
+        if inputs.dtype.kind in "fu" and inputs.dtype != np.int64:
+            inputs = normalise(inputs, normalisation)
+            if not np.isfinite(inputs).all():
+                raise FileFormatError(path, "there are inputs that are not finite.")
+        else:
+            inputs = inputs.astype(np.int64)
+        task, grouped = model.predicts, None
+        stored = labels.astype(np.int64) if task.predicts_classes else task.scaled(labels)
+        if persons is not None:
+            seed, whose = 0 if table is None else table.seed, arrays.get(f"{part}persons")
+            grouped = _grouped(path, whose, len(labels), persons, client, seed)
+        return GuardedData(inputs, stored, fingerprint, grouped)
+
+    if persons is not None and {"persons", "test_persons"} <= set(arrays):
+        both = set(arrays["persons"].astype(np.str_)) & set(arrays["test_persons"].astype(np.str_))
+        if both - {""}:
+            words = "somebody is among persons and test_persons: hold out whole persons."
+            raise FileFormatError(path, words)
+    is_tested = len(arrays.get("test_labels", ())) > 0
+    return replace(records_of(""), held_out=records_of("test_") if is_tested else None)
 
 
 def guarded_data(path: str | Path, terms: GuardTerms) -> GuardedData:
@@ -297,7 +315,7 @@ def _grouped(
 def _read_table(
     path: str | Path, terms: TableTerms | None, persons: PersonTerms | None
 ) -> dict[str, NDArray[Any]]:
-    """The records of a table but those that are held out for tests."""
+    """The records of a table; those that are held out for tests by names of their own."""
     if terms is None:
         raise FileFormatError(
             path, "a table; the terms say how to read one in [table], and these have none."
@@ -311,8 +329,10 @@ def _read_table(
         if not terms.test_share:
             return found
         own, share = np.full(len(inputs), terms.client), terms.test_share
-        kept = ~held_for_test(len(inputs), own, whose, share=share, seed=terms.seed)
-    return {name: array[kept] for name, array in found.items()}
+        held = held_for_test(len(inputs), own, whose, share=share, seed=terms.seed)
+    return {name: array[~held] for name, array in found.items()} | {
+        f"test_{name}": array[held] for name, array in found.items()
+    }
 
 
 def check_records(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:

@@ -34,6 +34,7 @@ from dpcohort.deploy.guard._protocol import (
     CardRequest,
     DrawRequest,
     DrawUpdate,
+    EvaluationRequest,
     Hello,
     HelloRequest,
     MaskedRequest,
@@ -48,14 +49,16 @@ from dpcohort.deploy.guard._protocol import (
     RunReceipt,
     Shares,
 )
-from dpcohort.deploy.guard._terms import GuardTerms
+from dpcohort.deploy.guard._terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
+from dpcohort.deploy.ledger._terms import Purpose, evaluation_of
 from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member
 from dpcohort.deploy.secure_aggregation._protocol import sealed_bytes
 from dpcohort.engine import Lattice
 from dpcohort.engine._lattice import LARGEST_NOISE, SMALLEST_NOISE, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
+from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.signatures import Card
 
 #: A server's step sizes; larger ones help nobody and overflow.
@@ -110,6 +113,19 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
         )
 
 
+def numbers_of(terms: RunTerms, model: ModelTerms, dimension: int) -> int:
+    """How many numbers an answer has: those of an update, or of the sums of an evaluation.
+
+    Args:
+        terms: of the run.
+        model: that is trained.
+        dimension: of the model.
+    """
+    if terms.purpose == "training":
+        return dimension
+    return len(questions_of(model.predicts).weights)
+
+
 class GuardHandler:
     """Answers requests, one at a time.
 
@@ -119,6 +135,7 @@ class GuardHandler:
         ledger: the owner's ledger, with the data set registered.
         trainer: computes updates.
         identity: signs what is released; who the client is in cohorts with distributed noise.
+        tested: number of records that are held out for tests.
         log: told, for the owner, why the ledger or the training failed.
     """
 
@@ -130,9 +147,10 @@ class GuardHandler:
         ledger: ClientLedger,
         trainer: LocalTraining,
         identity: Identity,
+        tested: int = 0,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.terms, self.records, self._log = terms, records, log
+        self.terms, self.records, self.tested, self._log = terms, records, tested, log
         self._identity = identity
         self._ledger, self._trainer = ledger, trainer
         self._plans = {one.run: one.plan for one in terms.runs}
@@ -183,6 +201,8 @@ class GuardHandler:
         else:
             said = {**terms.to_dict(), **terms.trust.greeting()}
             accepted = {**said, "batch_size": self._batch_size(terms)}
+            with suppress(RefusedError):
+                accepted["evaluation"] = self._evaluation(message.run).to_dict()
             spending = self._spending(message.run)[0]
             counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(
@@ -190,6 +210,7 @@ class GuardHandler:
             dataset=self.terms.dataset,
             records=self.records,
             persons=None if self.terms.persons is None else asdict(self.terms.persons),
+            tested=self.tested,
             dimension=self._trainer.dimension,
             model=self._model,
             layout=self._trainer.layout,
@@ -214,7 +235,9 @@ class GuardHandler:
         """The run's part of the receipt only: other runs are no business of this server."""
         with _ledger_in_use():
             whole = self._ledger.receipt(self.terms.dataset)
-        return next(one for one in whole.runs if one["run"] == run), whole
+        runs = {one["run"]: one for one in whole.runs}
+        evaluation = runs.get(evaluation_of(run))
+        return runs[run] | ({} if evaluation is None else {"evaluation": evaluation}), whole
 
     @within_terms()
     def _member(self, run: str, accepted: RunTerms) -> Member:
@@ -295,7 +318,9 @@ class GuardHandler:
 
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
-        terms = _terms_of(request, accepted)
+        if isinstance(request, EvaluationRequest):
+            return self._trainer.evaluation(request.vector, lattice).tobytes()
+        terms = self._terms_of(request, accepted)
         sampler = sampler_of(terms.sampler)
         sampling = (sampler, terms.sampling_rate, self._batch_size(terms))
         if isinstance(request, ReportRequest):
@@ -310,18 +335,32 @@ class GuardHandler:
         steps = request.step_sizes
         return self._trainer.update(request.vector, lattice, sampling, steps).tobytes()
 
-    def _accepted(self, run: str) -> RunTerms:
+    def _accepted(self, run: str, purpose: Purpose = "training") -> RunTerms:
         if run in self.terms.closed_runs:
             raise RefusedError("not-accepted", "the client's owner has closed this run")
         with _ledger_in_use():
             terms = self._ledger.accepted(self.terms.dataset).get(run)
-        if terms is None:
-            raise RefusedError("not-accepted", "the client's owner has not accepted this run")
+        if terms is None or terms.purpose != purpose:
+            what = "this run" if purpose == "training" else "an evaluation of this run's model"
+            raise RefusedError("not-accepted", f"the client's owner has not accepted {what}")
         if run not in self._certified:
             with within_terms():
-                check_with_sampling(terms, self._trainer.dimension)
+                check_with_sampling(terms, self._numbers(terms))
             self._certified.add(run)
         return terms
+
+    def _evaluation(self, run: str) -> RunTerms:
+        """What the owner has accepted for the evaluation of a run's model."""
+        return self._accepted(evaluation_of(run), "evaluation")
+
+    def _numbers(self, terms: RunTerms) -> int:
+        return numbers_of(terms, self.terms.model, self._trainer.dimension)
+
+    def _terms_of(self, request: DrawRequest, accepted: RunTerms) -> RunTerms:
+        """What a request must keep to: the run's terms, or what they say of something else."""
+        if isinstance(request, EvaluationRequest):
+            return self._evaluation(request.run)
+        return accepted.of_reports() if isinstance(request, ReportRequest) else accepted
 
     def _batch_size(self, terms: RunTerms) -> int:
         """B of a run: the rate times the records, which must be a whole number."""
@@ -337,8 +376,10 @@ class GuardHandler:
     @within_terms()
     def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
-        terms = _terms_of(request, accepted)
-        batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
+        terms = self._terms_of(request, accepted)
+        is_evaluation = isinstance(request, EvaluationRequest)
+        batch_size = 1 if is_evaluation else self._batch_size(terms)
+        plan = self._plans.get(request.run)
         exactly: list[tuple[str, Any, Any]] = [
             ("plan", request.plan, plan or request.plan),
             ("model", request.model, self._model),
@@ -354,6 +395,16 @@ class GuardHandler:
                 ("statistic", request.statistic, accepted.reporting.statistic),
                 ("clip", request.clip, terms.clip),  # losses are cut at the owner's bound
             ]
+        elif isinstance(request, EvaluationRequest):
+            exactly += [
+                ("draw", request.draw, REPORT_DRAW),
+                ("round", request.round, accepted.rounds),  # that after the last one
+                ("tested", request.tested, self.tested),
+                ("answers", request.answers, self._numbers(terms)),
+                ("clip", request.clip, terms.clip),  # the length of a row, which nobody changes
+            ]
+            if not self.tested:
+                raise RefusedError("terms", "this client has no test records")
         elif request.draw == REPORT_DRAW:
             raise RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
         if isinstance(request, MaskedRequest):
@@ -364,7 +415,7 @@ class GuardHandler:
                 ("clip", request.clip, terms.clip),
             ]
         else:
-            accepted.trust.refuse_single_updates()
+            terms.trust.refuse_single_updates()
         for field, asked, allowed in exactly:
             if asked != allowed:
                 words = f"{allowed!r}, as the client's owner has accepted"
@@ -378,13 +429,15 @@ class GuardHandler:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise RefusedError("terms", message)
         named = request.model_dump(include={"run", "round", "draw"})
+        if is_evaluation:  # the one draw of a run of its own
+            named = {"run": evaluation_of(request.run), "round": 0, "draw": 0}
         key = DrawKey(dataset=self.terms.dataset, **named)
         said = {"noise_multiplier", "sampling_rate", "sampler", "neighbours"}
         numbers = request.model_dump(include=said)
         sampler = sampler_of(numbers.pop("sampler")).over(request.local_steps)
         event = Event.of(**numbers, sampler=sampler, steps=request.local_steps)
-        terms.check_request(event, clip=request.clip, round=request.round)
-        return key, event, _lattice(request, accepted)
+        terms.check_request(event, clip=request.clip, round=key.round)
+        return key, event, _lattice(request, terms)
 
     def _stored(self, key: DrawKey, request: DrawRequest) -> bytes | None:
         """The update of a draw done before, if this is the request it was done for."""
@@ -425,15 +478,10 @@ class GuardHandler:
             raise _ledger_trouble(error, counted=counted) from None
 
 
-def _terms_of(request: DrawRequest, accepted: RunTerms) -> RunTerms:
-    """What a request must keep to: the run's terms, or what they say of reports."""
-    return accepted.of_reports() if isinstance(request, ReportRequest) else accepted
-
-
-def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
+def _lattice(request: DrawRequest, terms: RunTerms) -> Lattice:
     """The integers of a draw: with all of its noise, or its share on the cohort's lattice."""
-    own = request.noise_multiplier / math.sqrt(accepted.trust.honest)
-    return Lattice(own, request.clip, accepted.trust.exponent)
+    own = request.noise_multiplier / math.sqrt(terms.trust.honest)
+    return Lattice(own, request.clip, terms.trust.exponent)
 
 
 @contextmanager

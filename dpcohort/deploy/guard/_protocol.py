@@ -26,7 +26,7 @@ from dpcohort.signatures import DrawSignature
 from dpcohort.text_files import parse_json
 
 #: Version of this protocol; the other side must speak the same.
-PROTOCOL = 2
+PROTOCOL = 3
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"DPG1"
 
@@ -98,6 +98,7 @@ class Hello(Message, kind="hello"):
         records: |M|, public as in every plan: of records, or of persons.
         persons: what is done with the rows of a person, where a person is the unit; None where it
             is a record.
+        tested: how many more of them are held out for tests.
         dimension: D of the model the owner allows.
         model: its fingerprint, :meth:`~dpcohort.deploy.guard._terms.ModelTerms.sha256`.
         layout: hash of the order of its parameters.
@@ -113,6 +114,7 @@ class Hello(Message, kind="hello"):
     dataset: str
     records: int
     persons: dict[str, Any] | None = None
+    tested: int = 0
     dimension: int
     model: str
     layout: str
@@ -277,6 +279,27 @@ class ReportRequest(DrawRequest, kind="report?"):
     def numbers(self) -> int:
         """One."""
         return 1
+
+
+class EvaluationRequest(DrawRequest, kind="evaluate?"):
+    """Add up what your test records answer about the model with these parameters.
+
+    It comes once, after the last round, by the number of that round and ``REPORT_DRAW``, and is
+    asked for, counted, stored and answered like a draw of one step: its rate and clip are 1, and
+    the answer is a noised sum, which is divided by nothing.
+
+    Attributes:
+        tested: how many test records the guard has said it has.
+        answers: numbers of a sum, which the task of the model says.
+    """
+
+    tested: int
+    answers: int
+
+    @property
+    def numbers(self) -> int:
+        """As many as there are questions."""
+        return self.answers
 
 
 class CardRequest(Message, kind="card?"):

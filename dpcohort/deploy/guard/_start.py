@@ -34,7 +34,7 @@ from dpcohort.deploy.guard._files import (
     identity_beside,
     load_identity,
 )
-from dpcohort.deploy.guard._handler import GuardHandler, check_with_sampling
+from dpcohort.deploy.guard._handler import GuardHandler, check_with_sampling, numbers_of
 from dpcohort.deploy.guard._service import GuardService
 from dpcohort.deploy.guard._terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
 from dpcohort.deploy.guard._training import LocalTraining
@@ -46,6 +46,7 @@ from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member, co
 from dpcohort.engine import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
+from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.tasks import Task, made_up_targets
 
 #: A draw on a busy machine may take this many times as long as the one that was measured.
@@ -79,8 +80,11 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
             "allowed_users names root, who can open the data without asking. Run the client app as "
             "a user of its own."
         )
-    runs = {one.run: one.run_terms(records) for one in terms.runs}
+    if any(one.evaluation for one in terms.runs):
+        questions_of(terms.model.predicts)
+    runs: dict[str, RunTerms] = {}
     for one in terms.runs:
+        runs |= one.accepted(records)
         for group in one.trust.groups:
             most = int(sampler_of(one.sampler).largest_batch(*np.array([records, one.batch_size])))
             _check_lattice(group, runs[one.run], most)
@@ -174,7 +178,7 @@ def open_guard(
     training = LocalTraining(terms.model, records)
     log(training.how)
     for accepted in runs.values():
-        check_with_sampling(accepted, training.dimension)
+        check_with_sampling(accepted, numbers_of(accepted, terms.model, training.dimension))
     check_answer_time(terms, len(records), training, log=log)
     opened = open_ledger(ledger, records, terms, runs, counter=counter, new=new_ledger)
     try:
@@ -185,6 +189,7 @@ def open_guard(
         handler = GuardHandler(
             terms,
             records=len(records),
+            tested=records.tested,
             ledger=opened,
             trainer=training,
             identity=identity or identity_beside(ledger),
@@ -407,13 +412,13 @@ def open_ledger(
     try:
         _register(ledger, terms, data.fingerprint)
         known = ledger.accepted(terms.dataset)
-        for run in terms.runs:
-            accepted = runs[run.run]
-            if run.least_noise_multiplier is None and run.run in known:
+        computed = {run.run for run in terms.runs if run.least_noise_multiplier is None}
+        for run, accepted in runs.items():
+            if run in computed and run in known:
                 # The noise was computed then and is fixed since; today's last digit may be another.
-                least = known[run.run].least_noise_multiplier
+                least = known[run].least_noise_multiplier
                 accepted = replace(accepted, least_noise_multiplier=least)
-            ledger.accept(terms.dataset, run.run, accepted)
+            ledger.accept(terms.dataset, run, accepted)
         for closed in terms.closed_runs:
             if closed not in known and closed not in runs:
                 allowed = "runs that are accepted here or in the ledger"
@@ -673,4 +678,5 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
     )
     if terms.is_timed:
         said += f" Until {terms.until} (UTC) and no longer."
-    return said + terms.reporting.sentence() + terms.trust.sentence(terms)
+    said += terms.reporting.sentence() + terms.trust.sentence(terms)
+    return said if run.evaluation is None else said + run.evaluation.sentence()

@@ -17,6 +17,7 @@ import pwd
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting import calibrate_remaining
+from dpcohort.accounting._charges import total
 from dpcohort.accounting._sampler import Neighbours
 from dpcohort.accounting._unit import UNITS, Unit
 from dpcohort.data import Normalisation, PersonTerms, TableColumns
@@ -34,6 +36,7 @@ from dpcohort.deploy._formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.guard._protocol import RevealRequest, encode
 from dpcohort.deploy.ledger._store import canonical_json
 from dpcohort.deploy.ledger._terms import (
+    AcceptedEvaluation,
     AcceptedGroup,
     AcrossRuns,
     CapPeriod,
@@ -44,6 +47,8 @@ from dpcohort.deploy.ledger._terms import (
     Positive,
     RunTerms,
     asked_of,
+    evaluation_asked_of,
+    evaluation_of,
     hex_digits,
     reports_asked_of,
 )
@@ -66,6 +71,8 @@ _COMMENTS = {
     "persons.rows_per_person": "of more, some are chosen at random",
     "persons.person_rows": "their gradients are added (sum) or averaged (mean)",
     "persons.blank_person": "a row without a person: refuse, or own (a person of its own)",
+    "runs.evaluation.epsilon": "beside the epsilon of the run",
+    "runs.evaluation.least_noise_multiplier": "at least, where a record adds 1 at most",
     "runs.reports.count": "at most, in the whole run; one a round",
     "runs.reports.statistic": "of each record, of which a report is the mean",
     "runs.reports.loss_bound": "exactly: each record's loss is clipped to it",
@@ -253,6 +260,7 @@ class AcceptedRun(DrawTerms):
         batch_size: B; the rate is B divided by the number of records.
         least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ). With a ``pool``
             it is needed, as ``plan`` is, and is that of h honest shares.
+        evaluation: of the run's model on the records held out for tests; None for none.
     """
 
     run: Name
@@ -261,6 +269,7 @@ class AcceptedRun(DrawTerms):
     ] = None
     batch_size: Annotated[int, whole(at_least=1)]
     least_noise_multiplier: Positive | None = None
+    evaluation: AcceptedEvaluation | None = None
 
     @model_validator(mode="after")
     def _check_pool(self) -> AcceptedRun:
@@ -277,6 +286,18 @@ class AcceptedRun(DrawTerms):
                 raise InputError("round of a cohort", given=int(last), allowed=allowed)
         return self
 
+    def accepted(self, records: int) -> dict[str, RunTerms]:
+        """What a ledger accepts for it, by name: the run, and the evaluation of its model.
+
+        Raises:
+            InputError, BudgetExceededError: as `run_terms`.
+        """
+        found = {self.run: self.run_terms(records)}
+        if self.evaluation is not None:
+            found[evaluation_of(self.run)] = self.evaluation.terms(found[self.run])
+            found[evaluation_of(self.run)].check_closed()
+        return found
+
     def run_terms(self, records: int) -> RunTerms:
         """The run's terms on so many records, closed: all it allows fits its (ε, δ).
 
@@ -287,7 +308,7 @@ class AcceptedRun(DrawTerms):
         if self.batch_size > records:
             allowed = f"at most the {records} records of the data"
             raise InputError("batch_size", given=self.batch_size, allowed=allowed)
-        said = self.model_dump(exclude={"run", "plan", "batch_size"})
+        said = self.model_dump(exclude={"run", "plan", "batch_size", "evaluation"})
         said["sampling_rate"] = self.batch_size / records
         if self.least_noise_multiplier is None:
             said["least_noise_multiplier"] = 1.0  # of no use to reports
@@ -635,6 +656,12 @@ def terms_from_plan(
             f"client {client!r} has no budget or is never drawn in this plan: it needs no guard."
         )
     epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+    evaluation = evaluation_asked_of(plan, k)
+    if evaluation:
+        rounds, kept = (epsilon, delta), (evaluation["epsilon"], evaluation["delta"])
+        epsilon, delta = map(total, rounds, kept)
+        # As decimals, as ledgers add them up, the two come to no more than the cap.
+        evaluation |= zip(("epsilon", "delta"), map(_rest, (epsilon, delta), rounds), strict=True)
     # Whole numbers among the constants are written as what they are used as.
     constants = asdict(normalisation or Normalisation())
     values = {
@@ -662,6 +689,9 @@ def terms_from_plan(
         lines.append(line)
         if key == "options" and model.task:
             lines += _table("model.task", "what is predicted, and the only loss", model.task)
+    if evaluation:
+        about = "of the model, on your test records, once"
+        lines += _table("runs.evaluation", about, evaluation)
     if asked := reports_asked_of(plan, k):
         lines += _table("runs.reports", "what the plan's rule asks for beside draws", asked)
     if plan.noise.only_sums:
@@ -685,6 +715,13 @@ def terms_from_plan(
             "they name everybody it meets and every round it is in. Make a plan with fewer rounds."
         )
     return text
+
+
+def _rest(whole: float, part: float) -> float:
+    """What a part leaves of a number, both as they are written in decimals; never more."""
+    rest = Decimal(repr(whole)) - Decimal(repr(part))
+    found = float(rest)
+    return found if Decimal(repr(found)) <= rest else math.nextafter(found, 0.0)
 
 
 def _lines_of_charges(plan: Plan, k: int) -> list[str]:

@@ -13,18 +13,21 @@ wherever a guard is opened and whatever else the machine does.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcohort._validate import IntArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting._sampler import Batches, Sampler
 from dpcohort.adaptive import ReportTerms
+from dpcohort.data import Persons
 from dpcohort.deploy.guard._files import GuardedData
 from dpcohort.deploy.guard._protocol import Vector
 from dpcohort.deploy.guard._terms import ModelTerms, layout_sha256
@@ -41,10 +44,13 @@ from dpcohort.engine.clipping import (
 from dpcohort.engine.clipping._per_example import example_loss
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
+from dpcohort.models._each_alone import IsolatedOutputs
 from dpcohort.models._moments import loss_in_training
 from dpcohort.models._persons import PersonBatches, PersonModel
 from dpcohort.models._weights import frozen_sha256, weights_sha256
 from dpcohort.runs._chooser import lattice_units
+from dpcohort.runs._noised_metrics import questions_of
+from dpcohort.runs._paid_evaluation import noised_sum
 from dpcohort.tasks import check_own_loss, made_up_targets
 
 #: How batches are drawn: the sampler, the rate r, and the public size B that sums are divided by.
@@ -138,6 +144,7 @@ class LocalTraining:
         self.dimension = layout.dimension
         #: Hash of their order.
         self.layout = layout_of(built)
+        self._module, self._task = built, task
         self._persons: PersonBatches | None = None
         whole, loss_of_whole = built, loss
         if data.persons is not None:
@@ -236,6 +243,34 @@ class LocalTraining:
         total = lattice_units(losses, asked, lattice.unit).sum()[None]
         key = self._source(KEY_BYTES)
         return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
+
+    @one_thread_each()
+    def evaluation(self, parameters: Vector, lattice: Lattice) -> Vector:
+        """The noised sum of what the records held out for tests answer about a model.
+
+        Args:
+            parameters: of the model.
+            lattice: of the noise, for rows of length 1.
+        """
+        released = noised_sum(self._answers(parameters), lattice, self._source(KEY_BYTES))
+        return _as_float32(released)
+
+    def _answers(self, parameters: Vector) -> FloatArray:
+        """Weighted answers of each unit that is held out, from its records alone. SENSITIVE."""
+        held = self._data.held_out
+        if held is None:
+            raise InputError.because("no records are held out for tests.")
+        persons = held.persons or Persons.alone(len(held))
+        # As many rows of each person as anybody may have, so that the work tells of nobody's.
+        rows = np.where(persons.rows < 0, persons.rows[:, :1], persons.rows).ravel()
+        padded = np.arange(rows.size).reshape(persons.rows.shape)
+        module = copy.deepcopy(self._module).eval()
+        weights = FlatLayout(module).unflatten(torch.from_numpy(parameters))
+        module.load_state_dict(weights, strict=False)
+        inputs = torch.from_numpy(held.inputs[rows])
+        outputs = IsolatedOutputs(module, inputs[:1])(inputs).numpy()
+        raw_rows = questions_of(self._task).rows(outputs, held.labels[rows])
+        return replace(persons, rows=np.where(persons.rows < 0, -1, padded)).means(raw_rows)
 
     def _batches(self, sampling: Sampling, local_steps: int = 1) -> Batches:
         """Records of each step of one draw. SENSITIVE."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     Field,
@@ -38,8 +39,11 @@ from dpcohort.deploy._formats import Format, bounded, checked_name, replace, who
 from dpcohort.deploy.ledger._store import canonical_json
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
+from dpcohort.runs._noised_metrics import noise_of
 
 AcrossRuns = Literal["composed", "summed"]
+#: What the draws of an accepted run look at.
+Purpose = Literal["training", "evaluation"]
 _MOST = 10**9
 _SMALLEST_EPSILON = 1e-6
 Positive = Annotated[float, bounded(above=0)]
@@ -282,6 +286,51 @@ class AcceptedReports(Format):
             "sampling_rate": self.terms(run).sampling_rate,
         }
         return {"reports": spent}
+
+
+class AcceptedEvaluation(Format):
+    """What a client's owner lets the model of a run be evaluated with: one noised sum, once.
+
+    A ledger counts it as a run of its own, of one draw of one step, whose records are those that
+    are held out for tests; each of them adds a vector of length 1 at most. All of its noise is the
+    client's own, so that it leaves without a mask, whoever else's the run counts on.
+
+    Attributes:
+        epsilon: that it spends beside the run's own.
+        delta: the same way.
+        least_noise_multiplier: smallest noise on the sum.
+
+    Example:
+        >>> AcceptedEvaluation(epsilon=0.05, delta=5e-7, least_noise_multiplier=72.5).sentence()
+        ' Its model is evaluated once, ... epsilon 0.05 at delta 5e-07 beside the above.'
+    """
+
+    epsilon: Positive
+    delta: Delta
+    least_noise_multiplier: Positive
+
+    def sentence(self) -> str:
+        """What the owner is told about it."""
+        return (
+            " Its model is evaluated once, by a sum over the test records with noise "
+            f"{self.least_noise_multiplier:.5g}: epsilon {self.epsilon:g} at delta {self.delta:g} "
+            "beside the above."
+        )
+
+    def terms(self, run: RunTerms) -> RunTerms:
+        """The same as terms of a run of its own."""
+        return replace(
+            run,
+            **dict(self),
+            clip=1.0,
+            sampling_rate=1.0,
+            local_steps=1,
+            rounds=1,
+            draws=1,
+            reports=None,
+            pool=None,
+            purpose="evaluation",
+        )
 
 
 class NoReports:
@@ -563,6 +612,11 @@ class DrawTerms(Format):
         return self.pool or Alone()
 
 
+def evaluation_of(run: str) -> str:
+    """The name under which a ledger counts the evaluation of a run's model."""
+    return f"{run} (evaluation)"
+
+
 def asked_of(plan: Plan, k: int) -> dict[str, Any]:
     """The terms that a plan asks of the client at this position; their rate is apart."""
     return {
@@ -586,10 +640,20 @@ def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
     return plan.reports.asked_of(k)
 
 
+def evaluation_asked_of(plan: Plan, k: int) -> dict[str, Any]:
+    """The evaluation that a plan keeps a share for, of the client at this position; or nothing."""
+    epsilon, delta = plan.past.paid.kept_of(plan.population.ids[k])
+    if not epsilon:
+        return {}
+    (noise,) = noise_of(np.array([epsilon]), np.array([delta]), plan.contract.sensitivity)
+    return {"epsilon": epsilon, "delta": delta, "least_noise_multiplier": float(noise)}
+
+
 class RunTerms(DrawTerms):
     """The terms of one run, as the client's owner accepts them.
 
     Attributes:
+        purpose: a training, or the evaluation of its model on other records than it is trained on.
         sampling_rate: r of every step.
         least_noise_multiplier: smallest z; every draw is charged at it, also one with more noise.
             With a ``pool`` it is that of h honest shares.
@@ -601,6 +665,7 @@ class RunTerms(DrawTerms):
         1.81
     """
 
+    purpose: Purpose = "training"
     sampling_rate: Annotated[float, bounded(above=0, at_most=1)]
     least_noise_multiplier: Positive
 
@@ -716,6 +781,7 @@ class RunTerms(DrawTerms):
     def to_dict(self) -> dict[str, Any]:
         """Everything that is said as plain values."""
         unsaid = {name for name in ("reports", "pool") if getattr(self, name) is None}
+        unsaid |= set() if self.purpose == "evaluation" else {"purpose"}
         return self.model_dump(exclude=unsaid | (set() if self.is_timed else {"until"}))
 
     @property

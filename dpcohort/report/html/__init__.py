@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML report: one self-contained file with charts, tables and a what-if explorer."""
+"""The HTML report: one self-contained file with charts and tables."""

@@ -28,8 +28,9 @@ from dpcohort.accounting import (
 from dpcohort.accounting._risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
+from dpcohort.report._sections import fill_template
 from dpcohort.report._statement import Statement, at_most, statement
-from dpcohort.report.html._page import page_asset, page_template
+from dpcohort.report.html._page import page_asset
 from dpcohort.runs import ClientReceipt, Receipt, Run, Verification
 
 _SEVERAL = 5  # records of one person that the letter speaks of
@@ -143,7 +144,8 @@ def write_letter(
         risk = None if risk is None else charged_risk(risk, epsilon=epsilon, delta=delta)
         alone = None if alone is None else charged_risk(alone, epsilon=epsilon, delta=delta)
     records, suppose, question = _WORDS[receipt.protects.name]
-    page = page_template("letter.html.j2").render(
+    page = fill_template(
+        page_asset("letter.html.j2"),
         unit=receipt.protects,
         records=records,
         suppose=suppose,

@@ -20,9 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
@@ -34,14 +35,13 @@ from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
-from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
 from dpcohort.plugins import RULES, is_named_function
-from dpcohort.report.html._explorer import (
+from dpcohort.report._sections import NEEDS, Section, added_sections, fill_template, shown
+from dpcohort.report.html._client_points import (
     MOST_POINTS,
     ClientPoint,
     client_points,
-    explorer_data,
     grouped_points,
 )
 from dpcohort.report.html._sources import (
@@ -50,8 +50,6 @@ from dpcohort.report.html._sources import (
     Headline,
     Notice,
     ReadRun,
-    Reproduction,
-    Tone,
     accuracy_curve,
     baseline_of,
     class_accuracy,
@@ -59,7 +57,6 @@ from dpcohort.report.html._sources import (
     group_check,
     headline_of,
     read_groups,
-    read_reproduction,
     read_worth,
 )
 from dpcohort.runs import (
@@ -78,13 +75,8 @@ from dpcohort.runs._receipts import read_receipts
 from dpcohort.runs._success import judged_words
 from dpcohort.text_files import finite_json
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-#: In the order in which the page runs them.
-_SCRIPTS = ("noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
-
-_NEEDS = "The HTML report needs jinja2 and plotly: pip install 'dpcohort[report]'."
+#: In the order in which the page runs them; those of added sections come before the last.
+_SCRIPTS = ("frame.js", "charts.js", "page.js")
 
 
 def write_report(
@@ -123,7 +115,7 @@ def write_report(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
         )
     if results:
-        report = report_of_reproduction(read_reproduction(results[0]))
+        report = _report_of_result(results[0])
     else:
         groups = read_groups(sources, method=method)
         report = report_of_runs(groups, method=method, data=data, worth=worth)
@@ -131,32 +123,25 @@ def write_report(
     return report
 
 
-def page_template(name: str) -> Template:
-    """A page of the assets, to be filled in: what others wrote is escaped, and shown if it hides.
-
-    Raises:
-        InputError: jinja2 is not installed.
-    """
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise InputError.because(_NEEDS) from None
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    environment.filters.update(number=_number, percent=_percent)
-    return environment.from_string(page_asset(name))
+def _report_of_result(path: str | Path) -> Report:
+    """The report about a file, by the installed distribution that reads such results."""
+    entries = metadata.entry_points(group="dpcohort.results")
+    if not entries:
+        raise InputError.because(
+            f"{path} is a file, and a report is about run folders. A result of dpcohort reproduce "
+            "is shown with dpcohort-lab: pip install dpcohort-lab"
+        )
+    report: Report = min(entries, key=lambda entry: entry.name).load()(path)
+    return report
 
 
 def render(report: Report) -> str:
     """The whole page as text."""
-    template = page_template("page.html.j2")
-    scripts = [_plotly(), *(page_asset(name) for name in _SCRIPTS)]
-    page: str = template.render(
+    added = [script for section in report.sections for script in section.scripts]
+    *first, last = map(page_asset, _SCRIPTS)
+    scripts = [_plotly(), *first, *added, last]
+    page = fill_template(
+        page_asset("page.html.j2"),
         report=report,
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -181,18 +166,13 @@ def data_block(values: object) -> str:
     return text
 
 
-def _shown(value: object) -> object:
-    """What stands in the page for a value; our own markup is of a type of its own."""
-    return visible(value) if type(value) is str else value
-
-
 def _all_shown(value: Any) -> Any:
     """The same for every text in plain values; keys too, so that both sides of a lookup agree."""
     if isinstance(value, dict):
-        return {_shown(key): _all_shown(item) for key, item in value.items()}
+        return {shown(key): _all_shown(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_all_shown(item) for item in value]
-    return _shown(value)
+    return shown(value)
 
 
 def _policy(scripts: Sequence[str]) -> str:
@@ -220,25 +200,8 @@ def _plotly() -> str:
     try:
         path = files("plotly").joinpath("package_data", "plotly.min.js")
     except ImportError:
-        raise InputError.because(_NEEDS) from None
+        raise InputError.because(NEEDS) from None
     return path.read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _number(value: float | None, digits: int = 4) -> str:
-    """A number for a table: ``-`` where there is none."""
-    if value is None:
-        return "–"
-    if value == float("inf"):
-        return "unbounded"
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}"
-    return f"{value:.{digits}g}"
-
-
-def _percent(value: float | None, digits: int = 2) -> str:
-    if value is None:
-        return "–"
-    return "unbounded" if value == float("inf") else f"{100 * value:.{digits}f} %"
 
 
 #: With more clients the selection is not solved again for each of them: dpcohort worth does that.
@@ -253,7 +216,7 @@ class Report:
     """Everything the page shows.
 
     Attributes:
-        kind: what it is about.
+        kind: ``run``, ``comparison``, or what an installed distribution reports about.
         title: of the page.
         headline: the first sentence.
         stamp: NOT PRIVATE and why; empty for a private run.
@@ -280,13 +243,12 @@ class Report:
         facts: settings by section.
         rerun: commands.
         config: the configuration, to save and run again.
-        explorer: what the what-if page computes from.
+        sections: what installed distributions add.
         worth: clients by what a larger budget takes off the noise, and what is predicted of it.
-        reproduction: of a recipe's result.
         scored: which model was tested, in words; empty if the runs differ in it.
     """
 
-    kind: Literal["run", "comparison", "reproduction"]
+    kind: str
     title: str
     headline: Headline
     stamp: str
@@ -312,21 +274,20 @@ class Report:
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rerun: tuple[str, ...] = ()
     config: str = ""
-    explorer: dict[str, Any] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
     worth: dict[str, Any] = field(default_factory=dict)
-    reproduction: Reproduction | None = None
     scored: str = ""
 
     def chart_data(self) -> dict[str, Any]:
-        """What the charts and the explorer read, in plain values."""
-        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served", "explorer")
+        """What the charts and the added sections read, in plain values."""
+        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served")
         return {
             **{name: getattr(self, name) for name in same},
+            "sections": {section.name: section.data for section in self.sections},
             "distributed": bool(self.distributed),
             "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
             "worth": self.worth.get("curves", []),
-            "cells": [] if self.reproduction is None else list(self.reproduction.cells),
         }
 
 
@@ -394,35 +355,9 @@ def report_of_runs(
         facts=facts_of(run),
         rerun=rerun_commands(groups),
         config=run.config,
-        explorer=_explorer(run),
+        sections=added_sections(run.plan),
         worth=_worth(run, worth),
         scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
-    )
-
-
-def report_of_reproduction(found: Reproduction) -> Report:
-    """The report about a result of ``dpcohort reproduce``."""
-    judged = [holds for _, holds, _ in found.findings if holds is not None]
-    result = found.title
-    if found.cells:
-        result += f": {len(found.cells)} cells measured"
-    if judged:
-        result += f", {sum(judged)} of {len(judged)} statements hold"
-    kept = "every promise certified" if found.promises_hold else "NOT every promise is certified"
-    verdict = kept if found.cells else "nothing was trained"
-    good = found.promises_hold and not found.problems
-    tone: Tone = "good" if found.cells and not found.warning else "plain"
-    return Report(
-        kind="reproduction",
-        title=found.title,
-        headline=Headline(
-            result, verdict, tone if good else "bad", kind="SIMULATION" if found.cells else ""
-        ),
-        stamp=NOT_PRIVATE if found.cells else "",
-        problems=found.problems,
-        facts={"Result": dict(found.facts)},
-        rerun=(found.command,) if found.command else (),
-        reproduction=found,
     )
 
 
@@ -503,6 +438,8 @@ def _cards(
         shown = metric.text(curve["mean"][-1] / metric.scale)
         cards.append((f"Test {metric.words}", shown, f"{group.name}, {ends}{scored}"))
         if check is not None:
+            if auc := check.auc_in_words:
+                cards.append(("Test AUC", auc.strip(" ()").removeprefix("AUC "), "a class is rare"))
             cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan
     if plan is not None:
@@ -599,13 +536,6 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
     except DpcohortError:
         return {}
     return {receipt.client: receipt.text() for _, receipt in stored if receipt.client in wanted}
-
-
-def _explorer(run: ReadRun) -> dict[str, Any]:
-    try:
-        return explorer_data(run.plan)
-    except DpcohortError as error:
-        return {"available": False, "why": f"The explorer is not shown: {error}"}
 
 
 def _unit_in_words(run: ReadRun) -> str:

@@ -21,9 +21,9 @@ import numpy as np
 
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
-from dpcohort.report import panels_at
 from dpcohort.runs import Interval, mean_interval
 from dpcohort_lab.checks import FloatArray
+from dpcohort_lab.figures import panels_at
 from dpcohort_lab.recipes.execution import Measurement
 from dpcohort_lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
 

@@ -11,6 +11,7 @@ import pytest
 from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.deploy._formats import replace
 from dpcohort.deploy.guard import GuardTerms, ModelTerms
+from dpcohort.deploy.guard._start import check_terms
 from dpcohort.deploy.guard._terms import (
     commented_terms,
     layout_sha256,
@@ -169,3 +170,12 @@ def test_a_record_is_not_larger_than_a_machine():
         ModelTerms(name="logistic", input_shape=(10**6, 10**6), classes=2)
     with pytest.raises(InputError, match="numbers of a record = a number of thousands of digits"):
         ModelTerms(name="logistic", input_shape=(10**4000, 10**4000), classes=2)
+
+
+def test_an_evaluation_with_too_little_noise_is_refused(with_run):
+    said = {"epsilon": 0.5, "delta": 1e-6, "least_noise_multiplier": 8.1}
+    runs = check_terms(with_run(evaluation=said), 40)
+    assert runs["spring (evaluation)"].certified_epsilon() < 0.5
+    quiet = with_run(evaluation={**said, "least_noise_multiplier": 7.0})
+    with pytest.raises(BudgetExceededError, match=r"above the 0\.5 they state"):
+        check_terms(quiet, 40)

@@ -14,7 +14,6 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.plan import Plan
-from dpcohort.report.html._explorer import explorer_data
 from dpcohort.report.html._page import Report, report_of_runs
 from dpcohort.report.html._sources import Group, read_groups
 from dpcohort.runs import mean_interval, train
@@ -69,18 +68,10 @@ def saved_worth(plan: Plan, path: Path) -> dict:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _explored_once():
-    """Most reports here are of the same plan; its calibrations need not be made for each."""
-    known: dict[str | None, dict[str, object]] = {}
-
-    def explored(plan: Plan | None) -> dict[str, object]:
-        key = None if plan is None else plan.sha256
-        if key not in known:
-            known[key] = explorer_data(plan)
-        return known[key]
-
+def _nothing_is_added():
+    """A distribution that is installed beside this one may add a section to each report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpcohort.report.html._page.explorer_data", explored)
+        patch.setattr("dpcohort.report.html._page.added_sections", lambda plan: ())
         yield
 
 

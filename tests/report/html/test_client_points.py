@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpcohort.planning._reports import Reports
-from dpcohort.report.html._explorer import client_points, grouped_points
+from dpcohort.report.html._client_points import client_points, grouped_points
 from dpcohort.report.html._sources import read_run
 from dpcohort.runs import Run, make_receipts
 

@@ -5,17 +5,50 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dpcohort.errors import DataMissingError, InputError
+from dpcohort.report import Section, fill_template
+from dpcohort.report._sections import added_sections
 from dpcohort.report.html._page import data_block, render, write_report
 
 
 @pytest.fixture(scope="module")
 def page(comparison_report):
     return render(comparison_report)
+
+
+def added(plan):
+    """A section of another distribution."""
+    if len(plan.population) > 8:
+        raise InputError.because("there are <too> many clients.")
+    ids = list(plan.population.ids)
+    markup = fill_template("<p id='added'>{{ ids[0] }}</p>", ids=ids)
+    return Section(name="mine", title="Mine", markup=markup, data=ids, scripts=("var mine = 1;",))
+
+
+def test_an_installed_distribution_adds_a_section(monkeypatch, tmp_path, plan, many, run_folder):
+    info = tmp_path / "sections_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sections-of-this-test\n")
+    (info / "entry_points.txt").write_text("[dpcohort.report]\nmine = section_of_this_test:added\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("dpcohort.report.html._page.added_sections", added_sections)
+    monkeypatch.setitem(sys.modules, "section_of_this_test", SimpleNamespace(added=added))
+    write_report([run_folder(plan, tmp_path / "run")], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert '<a href="#mine">Mine</a>' in page
+    assert "<p id='added'>&lt;/script&gt;" in page
+    allowed = base64.b64encode(hashlib.sha256(b"var mine = 1;").digest()).decode()
+    assert f"'sha256-{allowed}'".replace("'", "&#39;") in page
+    block = re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL).group(1)
+    assert json.loads(block)["sections"]["mine"] == list(plan.population.ids)
+    write_report([run_folder(many(9), tmp_path / "nine")], tmp_path / "page.html")
+    assert "Not shown: there are &lt;too&gt; many clients." in (tmp_path / "page.html").read_text()
 
 
 def test_the_page_names_no_address_and_allows_only_its_own_scripts(page):

@@ -30,7 +30,6 @@ def test_a_comparison_has_every_part(comparison_report):
     assert comparison.stamp.startswith("NOT PRIVATE")
     assert set(comparison.heard) == set(comparison.served) == {"unbiased", "privacy-aware"}
     assert comparison.served_note.startswith("SIMULATION ONLY")
-    assert comparison.explorer["available"]
     drawn = {row.name for row in comparison.rows if row.draws}
     assert drawn == set(comparison.receipts)
     assert json.dumps(finite_json(comparison.chart_data()), allow_nan=False)
@@ -97,7 +96,6 @@ def test_without_a_plan_the_curve_is_still_shown(finished):
     report = report_of_runs(read_groups([finished]))
     assert report.curves[0]["mean"]
     assert report.points == ()
-    assert not report.explorer["available"]
     assert report.headline.tone == "bad"
 
 
@@ -133,7 +131,6 @@ def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_fol
     assert cards["If all others collude"] == f"ε {alone:.3g}"
     assert alone == pytest.approx(np.nanmax(plan.certificate.alone_epsilon), rel=1e-2)
     assert "at most 1 helps it" in report.facts["Privacy"]["trust"]
-    assert "here it is distributed" in report.explorer["why"]
     page = render(report)
     assert "Noise is distributed: the server sees the sum" in page
     # Noise that nobody adds is not called added, and weight is not called draws.

@@ -92,6 +92,5 @@
   }
 
   dpcohortCharts.start();
-  dpcohortExplorer.start();
   root.dataset.ready = "true";
 })();

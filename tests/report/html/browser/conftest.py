@@ -85,22 +85,6 @@ class Reader:
             self.page.set_viewport_size({**self.page.viewport_size, "height": height})
             self.page.screenshot(path=folder / f"{name}.png")
 
-    def set(self, slider: str, value: object) -> None:
-        self.page.evaluate(
-            """([id, value]) => {
-                const input = document.getElementById(id);
-                input.value = value;
-                input.dispatchEvent(new Event("input", { bubbles: true }));
-            }""",
-            [slider, str(value)],
-        )
-
-    def outcome(self) -> dict:
-        return self.page.evaluate(
-            "() => { const { std, setting, ...rest } = dpcohortExplorer.outcome; "
-            "return { ...rest, std, setting }; }"
-        )
-
     def overflows(self) -> bool:
         return self.page.evaluate(
             "document.documentElement.scrollWidth > document.documentElement.clientWidth"

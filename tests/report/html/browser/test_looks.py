@@ -103,12 +103,6 @@ def test_keyboard_reaches_everything_and_charts_have_words(reader):
     assert unnamed == []
     for chart in page.locator(".chart").all():
         assert "table" in chart.get_attribute("aria-label").lower()
-    page.locator("#eta").evaluate("slider => slider.closest('form').scrollIntoView()")
-    page.locator("#rounds").focus()
-    before = page.locator("#rounds-out").text_content()
-    page.keyboard.press("ArrowRight")
-    assert page.locator("#rounds-out").text_content() != before
-    page.get_by_text("Back to the plan").click()
 
 
 def test_on_paper_every_chart_and_column_is_whole(browser, own_report):
