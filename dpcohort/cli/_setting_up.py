@@ -135,7 +135,11 @@ def _with_suggestions(example: str) -> str:
     if example not in ("digits", "heart-disease", "hospitals"):
         return text
 
-    return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
+    return rewritten(text, _suggestions(loads_config(text)), notes=_NOTES, tell_old=False)
+
+
+#: What the file says beside what was suggested.
+_NOTES = {"model.options": "Newton steps; without this line plain ones"}
 
 
 def _suggestions(config: Config) -> list[str]:
@@ -242,7 +246,7 @@ def _for_table(
             here = loads_config(written(Path()))
             suggestions = _suggestions(here)
             plan = configured_plan(here.with_overrides(suggestions))
-            text = rewritten(text, suggestions, tell_old=False)
+            text = rewritten(text, suggestions, notes=_NOTES, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
     within = within_bounds(Settings(), math.sqrt(len(features) + 1), kind)

@@ -23,7 +23,7 @@ from dpcohort._validate import number
 from dpcohort.errors import InputError
 
 
-class SecondMoments(nn.Sequential):
+class SecondMoments(nn.Module):
     """A linear model; while it trains, its last output has κ x xᵀ as gradient, whatever x is.
 
     The weight M of the layer ``moments`` enters as κ xᵀ(Mx + m). What the model predicts does not
@@ -41,7 +41,7 @@ class SecondMoments(nn.Sequential):
     """
 
     def __init__(self, first: nn.Module, linear: nn.Linear, *, scale: float) -> None:
-        super().__init__(first, linear)
+        super().__init__()
         self.scale = number("second_moments", scale, above=0, at_most=_LARGEST)
         width = linear.in_features
         if width > WIDEST:
@@ -52,11 +52,15 @@ class SecondMoments(nn.Sequential):
         self.moments = nn.Linear(width, width, bias=linear.bias is not None)
         for parameter in self.moments.parameters():
             nn.init.zeros_(parameter)
+        # By the names that they have in the model without moments.
+        self.add_module("0", first)
+        self.add_module("1", linear)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs, and one more while it trains."""
-        rows = self[0](inputs)
-        outputs: Tensor = self[1](rows)
+        first, linear = self.get_submodule("0"), self.get_submodule("1")
+        rows = first(inputs)
+        outputs: Tensor = linear(rows)
         if not self.training:
             return outputs
         moments = (rows * self.moments(rows)).sum(1, keepdim=True) * self.scale
@@ -84,6 +88,19 @@ def loss_in_training(
     """The loss that a model trains by: its own, with that of second moments where it has any."""
     has_moments = any(isinstance(part, SecondMoments) for part in model.modules())
     return MomentsLoss(loss) if has_moments else loss
+
+
+def without_second_moments(model: nn.Module) -> nn.Module:
+    """The model that predicts: without what only its training needs; parameters keep their names.
+
+    Example:
+        >>> model = SecondMoments(nn.Flatten(), nn.Linear(2, 1), scale=0.5)
+        >>> list(without_second_moments(model).state_dict())
+        ['1.weight', '1.bias']
+    """
+    if not isinstance(model, SecondMoments):
+        return model
+    return nn.Sequential(model.get_submodule("0"), model.get_submodule("1")).train(model.training)
 
 
 def with_second_moments(model: nn.Module, scale: float) -> SecondMoments:
