@@ -322,9 +322,9 @@ def settings_for(
     config: Config, data: Dataset, population: Population, effort: Effort
 ) -> list[str]:
     """What ``tune --source none`` finds: from generated data, sizes and budgets."""
-    if effort.rounds == 0:  # those of the configuration
-        return []
     config = counted(config, data)
+    if effort.rounds == 0:  # as ``new`` writes them
+        return changes_for(start_of(config, data, population), config, population)
     samples = stand_ins(data, PROBLEMS, range(effort.repetitions))
     bench = Bench(config, population, samples, device="cpu")
     start = start_of(config, data, population, effort.rounds)

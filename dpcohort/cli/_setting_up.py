@@ -38,6 +38,7 @@ from dpcohort.config import (
 )
 from dpcohort.config._settings import rewritten
 from dpcohort.data import (
+    PersonTerms,
     describe_datasets,
     read_table,
 )
@@ -155,6 +156,7 @@ def _suggestions(config: Config) -> list[str]:
         task=kind,
         row_bound=configured_data(config).row_bound if bounded else math.inf,
         width=linear_width(counted, configured_data(config)) if bounded else 0,
+        summed_rows=configured_data(config).summed_rows if bounded else 1,
         config=counted,
     )
     changes = changes_for(settings, counted, population)
@@ -249,7 +251,8 @@ def _for_table(
             text = rewritten(text, suggestions, notes=_NOTES, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
-    within = within_bounds(Settings(), math.sqrt(len(features) + 1), kind)
+    rows = 1 if person is None else PersonTerms().rows_per_person
+    within = within_bounds(Settings(), math.sqrt(len(features) + 1), kind, rows)
     if plan is None and within is not None:
         rate = within.learning_rate()
         changes = [f"training.clip={within.clip}", f"optimiser.learning_rate={rate}"]

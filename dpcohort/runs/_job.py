@@ -56,7 +56,7 @@ from dpcohort.runs._aggregation_record import aggregation_for, described_aggrega
 from dpcohort.runs._chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs._continuation import going_on
 from dpcohort.runs._journal import Journal
-from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._paid_evaluation import EvaluationTerms, Group
 from dpcohort.runs._partitions import carried_partition, check_holders, partition_labels
 from dpcohort.runs._prediction import model_outputs
 from dpcohort.runs._provenance import PRIVATE_NOISE
@@ -171,8 +171,8 @@ class TrainingJob(ABC):
         """The evaluation that the plan keeps a share of each budget for, if it is made here."""
         return None
 
-    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
-        """What clients release for it, by position, once it is charged."""
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[Group, FloatArray]:
+        """What clients release for it, alone or together, by positions, once it is charged."""
         raise NotImplementedError
 
     @property
@@ -380,11 +380,10 @@ class Job(TrainingJob):
             return None
         return EvaluationTerms.of(self.plan, self.data)
 
-    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
-        """What clients release for it, by position, once it is charged."""
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[Group, FloatArray]:
+        """What clients release for it, alone or together, by positions, once it is charged."""
         outputs = model_outputs(run, self.data.test_inputs, model=self.model, isolated=self.private)
-        found = terms.sums(self.data, outputs, terms.keys(self.simulate))
-        return dict(zip(terms.clients.tolist(), found, strict=True))
+        return terms.sums(self.data, outputs, terms.keys(self.simulate))
 
     @property
     def may_test(self) -> bool:

@@ -35,12 +35,11 @@ from dpcohort.runs import (
     configured_data,
     configured_job,
     configured_optimiser,
-    configured_population,
     configured_training,
     data_section,
     train_side_by_side,
 )
-from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._configured import configured_plan, population_to_train
 from dpcohort.runs._job import fitted
 from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
@@ -197,7 +196,7 @@ def tune(
     data_section(config)
     data = configured_data(config)
     config = counted(config, data)
-    population = configured_population(config, data)
+    population = population_to_train(config, data)
     samples, which, words = samples_of(source, config, data, population, public, problems, seeds)
     bench = Bench(config, population, samples, device=device)
     start = start_of(config, data, population, most_rounds)
@@ -250,6 +249,7 @@ def start_of(
         row_bound=data.row_bound if config.model.name == "logistic" else math.inf,
         width=linear_width(config, data),
         most_rounds=whole_number("rounds", most_rounds, at_least=1),
+        summed_rows=data.summed_rows,
         config=config,
     )
     return found

@@ -66,6 +66,7 @@ def suggested_settings(
     row_bound: float = math.inf,
     width: int = 0,
     most_rounds: int = 100,
+    summed_rows: int = 1,
     config: Config | None = None,
 ) -> Settings:
     """Start settings from sizes, budgets and bounds alone: source *none* without its search.
@@ -89,6 +90,7 @@ def suggested_settings(
         row_bound: largest norm of a row of a linear model, see `Dataset.row_bound`.
         width: inputs of a linear model, with the 1 of a bias; 0 rules Newton steps out.
         most_rounds: the most there may be. A single one has Newton's step of X'X and X'y.
+        summed_rows: rows of one person whose gradients are added up before they are clipped.
         config: contract and cohort size, for the noise; by default the usual ones.
 
     Example:
@@ -106,10 +108,10 @@ def suggested_settings(
         lean = _LEAN if uneven or population.public.any() else 0.0
     rounds, moments = min(Settings.rounds, most_rounds), max(0, width - 1) * width
     found = Settings(rounds=rounds, lean=lean, moments=moments)
-    within = within_bounds(found, row_bound, task)
+    within = within_bounds(found, row_bound, task, summed_rows)
     if 1 < width <= _WIDEST and math.isfinite(row_bound):
         for most, loudest in _NEWTON_ROUNDS.items():
-            newton = _newton(within or found, row_bound, task, min(most, rounds))
+            newton = _newton(within or found, row_bound, task, min(most, rounds), summed_rows)
             share = _share_of_moments(newton.rounds) * newton.rounds
             noise = _noise_to_clip(newton, population, dimension, config) / math.sqrt(dimension)
             if noise * math.sqrt(2 * width / share) < loudest:
@@ -117,7 +119,7 @@ def suggested_settings(
     if within is not None:
         noise = _noise_to_clip(found, population, dimension, config)
         drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
-        longest = digits(drowned / row_bound**2 * within.clip * found.rounds)
+        longest = digits(drowned / row_bound * found.rounds)
         return replace(within, path=min(within.path, longest))
     scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
     path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
@@ -134,31 +136,43 @@ def linear_width(config: Config, data: Dataset) -> int:
     return math.prod(data.input_shape) + 1
 
 
-def within_bounds(settings: Settings, row_bound: float, task: str) -> Settings | None:
+def within_bounds(
+    settings: Settings, row_bound: float, task: str, summed_rows: int = 1
+) -> Settings | None:
     """Settings with the clip at public bounds and the longest stable step; None without bounds.
+
+    The sum over a person's rows is clipped at the root of their most times the bound of one: were
+    it clipped as one row, who comes often would count less, and probabilities would be those of
+    people who come once.
 
     Example:
         >>> found = within_bounds(Settings(), 4.0, "classification")
         >>> found.clip, found.learning_rate()
         (4.0, 0.25)
+        >>> of_persons = within_bounds(Settings(), 4.0, "classification", summed_rows=4)
+        >>> of_persons.clip, of_persons.learning_rate()
+        (8.0, 0.25)
     """
     if task == "counts" or not math.isfinite(row_bound):
         return None
-    clip = digits(row_bound)
+    clip = digits(row_bound * math.sqrt(summed_rows))
     step = _STABLE / CURVATURES[task] / row_bound**2
     return replace(settings, clip=clip, path=digits(step * clip * settings.rounds))
 
 
-def _newton(plain: Settings, row_bound: float, task: str, rounds: int) -> Settings:
+def _newton(
+    plain: Settings, row_bound: float, task: str, rounds: int, summed_rows: int
+) -> Settings:
     """Plain settings of a linear model with Newton steps in their place."""
     share = _share_of_moments(rounds)
-    clip = digits(_GRADIENT.get(task, 1.0) * row_bound / math.sqrt(1 - share), 3)
+    clip_of_row = _GRADIENT.get(task, 1.0) * row_bound / math.sqrt(1 - share)
+    clip = digits(clip_of_row * math.sqrt(summed_rows), 3)
     return replace(
         plain,
         rounds=rounds,
         clip=clip,
         path=plain.learning_rate() * clip * rounds,
-        second_moments=digits(math.sqrt(share) * clip / row_bound**2, 3),
+        second_moments=digits(math.sqrt(share) * clip_of_row / row_bound**2, 3),
     )
 
 
