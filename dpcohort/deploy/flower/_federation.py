@@ -48,7 +48,7 @@ from dpcohort.deploy.ledger._terms import (
 )
 from dpcohort.errors import InputError, WaitingError
 from dpcohort.limits import LARGEST_FEDERATION
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import one_line, some
 from dpcohort.plan import Plan
 from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.text_files import of_file, toml_text
@@ -56,7 +56,7 @@ from dpcohort.text_files import of_file, toml_text
 if TYPE_CHECKING:
     from dpcohort.deploy.flower._record import FederatedJob
 
-_MOST_SHOWN, _SHOWN = 12, 5  # lines, and names in a line
+_MOST_SHOWN = 12  # lines
 
 
 def drawn_clients(plan: Plan) -> tuple[str, ...]:
@@ -82,17 +82,6 @@ def check_no_public_client(plan: Plan, who: str) -> None:
 def unit_of(plan: Plan) -> str:
     """What an app's plan protects: a whole ``client``, or a ``record``."""
     return "client" if int(plan.population.sizes.max()) == 1 else "record"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are.
-
-    Example:
-        >>> some(["a", "b", "c", "d", "e", "f"])
-        'a, b, c, d, e and 1 more'
-    """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(one_line, names[:_SHOWN])) + more
 
 
 class Federation(Format):

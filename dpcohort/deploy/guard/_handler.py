@@ -156,6 +156,7 @@ class GuardHandler:
         self._plans = {one.run: one.plan for one in terms.runs}
         self._model = terms.model.sha256()
         self._certified: set[str] = set()
+        self._spent: tuple[object, list[dict[str, Any]]] = (None, [])
 
     @property
     def key(self) -> str:
@@ -232,6 +233,13 @@ class GuardHandler:
             head=whole.head,
             ledger=whole.ledger,
         )
+
+    def spent(self) -> list[dict[str, Any]]:
+        """What each run has spent, for the owner; asked again only where more was counted."""
+        head = self._ledger.head
+        if head != self._spent[0]:
+            self._spent = head, list(self._ledger.receipt(self.terms.dataset).runs)
+        return self._spent[1]
 
     def _spending(self, run: str) -> tuple[dict[str, Any], Any]:
         """The run's part of the receipt only: other runs are no business of this server."""
