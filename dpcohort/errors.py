@@ -6,7 +6,8 @@
     DpcohortError                  1
     ├── InputError                 2   a value, file or option that cannot be used
     │   ├── FileFormatError        2   the same, with file, line and field
-    │   └── DivergedError          2   settings with which a training left all numbers
+    │   ├── DivergedError          2   settings with which a training left all numbers
+    │   └── WaitingError           2   what may be otherwise later, when the same is tried again
     ├── DataMissingError           3   data that was asked for is not there
     ├── BudgetExceededError        4   a client would spend more than it promised
     └── VerificationError          1   something stored does not hold when checked again
@@ -27,6 +28,7 @@ __all__ = [
     "FileFormatError",
     "InputError",
     "VerificationError",
+    "WaitingError",
     "missing_extra",
 ]
 
@@ -35,6 +37,8 @@ class DpcohortError(Exception):
     """Base of all errors below; catch it to catch them all."""
 
     exit_code = 1
+    #: Whether the same may go well when it is tried again later.
+    waits = False
 
 
 class InputError(DpcohortError, ValueError):
@@ -110,6 +114,12 @@ class FileFormatError(InputError):
 
 class DivergedError(InputError):
     """A training left all numbers; the message names the settings to lower."""
+
+
+class WaitingError(InputError):
+    """Something that others must do first; the same, tried again later, may go well."""
+
+    waits = True
 
 
 class DataMissingError(DpcohortError):

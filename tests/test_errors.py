@@ -13,6 +13,7 @@ from dpcohort.errors import (
     FileFormatError,
     InputError,
     VerificationError,
+    WaitingError,
 )
 
 
@@ -22,6 +23,7 @@ from dpcohort.errors import (
         (DpcohortError, 1),
         (InputError, 2),
         (DivergedError, 2),
+        (WaitingError, 2),
         (FileFormatError, 2),
         (DataMissingError, 3),
         (BudgetExceededError, 4),

@@ -30,12 +30,15 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcohort._validate import IntArray
+from dpcohort.engine import _segment_kernel as segment_kernel
+from dpcohort.engine._joined_draws import JoinedDraws
 from dpcohort.engine._lattice import Lattice, gradient_norms
 from dpcohort.engine._linear import Gather, LinearModel, is_ours
 from dpcohort.engine._rounds import one_thread_each
@@ -59,7 +62,8 @@ from dpcohort.models._each_alone import (
 )
 from dpcohort.plugins import telling
 
-#: Records of a pass; more on a GPU, whose passes cost as much to start as to do.
+#: Records of a pass. On a GPU, which takes another kernel for every size, it is the largest that
+#: fits: passes cost as much to start as to do.
 _PASS_SIZES = {"cpu": (32, 64, 96, 128), "cuda": (32, 64, 128, 256, 512, 1024)}
 #: Numbers of their gradients, and what is kept of them on the way.
 _PASS_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 27}
@@ -150,6 +154,19 @@ class IsolatedModel:
             with suppress(InputError):  # where only the first can have processes, all share them
                 other._alone = self._gradients_alone()
         return other
+
+    def joined_draws(self, gather: Callable[[Tensor], Any], most_rows: int) -> JoinedDraws | None:
+        """What adds up many draws in one pass; None where records are computed one by one.
+
+        Args:
+            gather: gives inputs and targets of stored rows.
+            most_rows: of a pass.
+        """
+        if self._network is None:
+            return None
+        return JoinedDraws(
+            self._network, gather, self._made_up, self._shaken(), most_rows=most_rows
+        )
 
     @torch.no_grad()
     def clipped_sums(
@@ -266,7 +283,7 @@ class IsolatedModel:
                 return None, network.path.reason
             kept = _KEPT_NUMBERS.get(kind, 1) // network.path.floats_per_example
             most = max(sizes[0], min(kept, _PASS_NUMBERS.get(kind, 1) // dimension))
-            self._sizes = [size for size in sizes if size <= most]
+            self._sizes = [size for size in sizes if size <= most][0 if kind == "cpu" else -1 :]
             if not self._is_tried(network):
                 self._sizes = ()
                 return None, "on this machine a record's last bits depend on the others in a batch"
@@ -284,7 +301,11 @@ class IsolatedModel:
         def rows_of(*records: Tensor) -> Tensor:
             """All that a record's integers are made of, and its loss."""
             parts, _ = network.own_gradients(weights, *records)
-            norms, copies = gradient_norms(parts)
+            losses = network.own_losses(weights, *records)[:, None]
+            flat = [rows.double() for part in parts for rows in part]
+            if segment_kernel.fits(parts):  # which take one record at a time
+                return torch.cat([losses, losses, *flat], dim=1)
+            norms, _ = gradient_norms(parts)
             few = [
                 gradient_norms(
                     [tuple(one[at : at + _ROWS_TOGETHER] for one in part) for part in parts]
@@ -292,9 +313,7 @@ class IsolatedModel:
                 for at in range(0, len(norms), _ROWS_TOGETHER)
             ]
             norms = torch.stack([norms, torch.cat([some for some, _ in few])], dim=1)
-            losses = network.own_losses(weights, *records).to(norms)
-            flat = [rows for part in copies for rows in part]
-            return torch.cat([norms, losses[:, None], *flat], dim=1)
+            return torch.cat([norms, losses, *flat], dim=1)
 
         made_up = self._made_up(self._sizes[-1])
         norms, of_few = rows_of(*made_up)[:, :2].T

@@ -79,6 +79,7 @@ from torch import Tensor
 
 from dpcohort._validate import IntArray, number, whole_number
 from dpcohort.engine import _lattice_noise_kernel as lattice_noise_kernel
+from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine._lattice_noise_kernel import BLOCKS, SPAN
 from dpcohort.engine.clipping._layers import Part
 
@@ -147,6 +148,7 @@ def release(
     *,
     factors: Sequence[float],
     dtype: torch.dtype,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """``factor (total + noise)`` of each row, rounded to floats: what may leave a private step.
 
@@ -156,6 +158,7 @@ def release(
         keys: of each row, 32 random bytes that are used for nothing else, ever.
         factors: public numbers.
         dtype: of the result.
+        meanwhile: work for the host while a GPU computes; elsewhere nothing is done with it.
 
     Returns:
         [rows, D], on the device of ``totals``.
@@ -170,7 +173,7 @@ def release(
         _check(exponent, size)
     if totals.is_cuda:
         out = torch.empty(totals.shape, dtype=dtype, device=totals.device)
-        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors)
+        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors, meanwhile)
         if doubtful is not None:
             for row, span in doubtful:  # those spans again, on the host
                 part = slice(SPAN * span, SPAN * (span + 1))
@@ -429,6 +432,10 @@ class Lattice:
         first = parts[0][0]
         if there is None:
             there = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        if segment_kernel.fits(parts) and len(there) * self.bound < segment_kernel.LARGEST_SUM:
+            bounds, whole = self.bound * there.double(), torch.tensor([0, len(there)])
+            clips, ends = torch.full_like(bounds, self.clip), whole.to(first.device)[:, None]
+            return [total[0] for total in segment_sums(parts, clips, bounds, *ends)]
         lengths = [_length(part) for part in parts]
         at_a_time = len(there)
         if first.device.type == "cpu":  # what is computed of these rows stays in a cache
@@ -481,6 +488,29 @@ class Lattice:
         """
         terms = ([self.exponent], [key])
         return release(total[None], *terms, factors=[scale * self.unit], dtype=dtype)[0]
+
+
+def segment_sums(
+    parts: Sequence[Part], clips: Tensor, bounds: Tensor, starts: Tensor, stops: Tensor
+) -> list[Tensor]:
+    """``Lattice.clipped_sums`` of many lattices and draws at once, by kernels of a GPU. SENSITIVE.
+
+    Args:
+        parts: as there, on which the kernels work (``segment_kernel.fits``).
+        clips: [records] C of each, in float64.
+        bounds: [records] what each may contribute; 0 of one that is not there.
+        starts: [segments] the first record of each.
+        stops: [segments] the one behind its last.
+
+    Returns:
+        The sums [segments, numbers] of each part, int64.
+    """
+    parts = [tuple(one.contiguous() for one in part) for part in parts]
+    norms = segment_kernel.squares(parts).sqrt()
+    factors, _ = factors_and_finite(norms, bounds > 0, clips, bounds)
+    passed = segment_kernel.cut_squares(parts, factors).sqrt() <= bounds * _PASSES
+    factors = torch.where(passed, factors, 0.0)
+    return segment_kernel.sums(parts, factors, starts, stops, torch.int64)
 
 
 #: The lattice of a noise multiplier and a clip; a training has few.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.aggregation import Cohort
-from dpcohort.engine._experiment import Draw, Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine._experiment import Draw, Engine, Experiment, member_lattices, release_sum
 from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._lattice import Lattice
 from dpcohort.engine._randomness import standard_noise_
@@ -30,6 +30,7 @@ from dpcohort.engine.clipping import (
 )
 from dpcohort.engine.clipping._network import made_up_targets
 from dpcohort.models._each_alone import made_up_inputs
+from dpcohort.models._moments import loss_in_training
 
 
 class ReferenceEngine(Engine):
@@ -52,7 +53,7 @@ class ReferenceEngine(Engine):
     ) -> None:
         refuse_unfit_layers(model)
         super().__init__(model, experiments)  # 2, 5 and 8 are there
-        loss = self._records.loss(loss)
+        loss = self._records.loss(loss_in_training(self._model, loss))
         inputs, targets = self._records.gather(self._records.indices[:2])
         some = made_up_inputs(self._model, inputs, 2), made_up_targets(targets, 2)
         if vectorised is None:
@@ -107,8 +108,7 @@ class ReferenceEngine(Engine):
         """Lines 10 to 19 of a whole cohort with distributed noise: one sum, and its noise once."""
         experiment, cohort = draws[0].experiment, draws[0].cohort
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for draw in draws:
-            lattice = member_lattice(cohort, experiment.plan, draw.position)
+        for draw, lattice in zip(draws, member_lattices(cohort, experiment.plan), strict=True):
             if lattice is not None:
                 total += self._integers(draw, weights, 0, lattice)  # 13-16
         return release_sum(total, cohort, experiment, dtype=weights.dtype)  # 17

@@ -15,6 +15,7 @@ from dpcohort.limits import exhausted
 from dpcohort.plain_text import visible
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
+from dpcohort.runs._status import Status
 
 
 def server_app() -> Any:
@@ -76,15 +77,17 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
     folder = Path(path).parent / out
     by_key = not str(run_config.get("guards", ""))
     after = str(run_config.get("after", ""))
-    return federate(
-        federation,
-        FlowerGrid(grid, by_key=by_key),
-        out=folder,
-        resume=bool(run_config.get("resume", False)),
-        callbacks=(RoundPrinter(),),
-        by_place=not by_key,
-        after=Path(path).parent / after if after else None,
-    )
+    with Status(folder, rounds=federation.plan.training.rounds) as status:
+        return federate(
+            federation,
+            FlowerGrid(grid, by_key=by_key),
+            out=folder,
+            resume=bool(run_config.get("resume", False)),
+            callbacks=(RoundPrinter(),),
+            by_place=not by_key,
+            after=Path(path).parent / after if after else None,
+            tell=status.asks,
+        )
 
 
 class RoundPrinter:

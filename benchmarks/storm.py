@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A federation over real SuperLink, nodes and guards, with parts of it killed.
 
-    python benchmarks/flower_faults.py                     all cases, about ten minutes
-    python benchmarks/flower_faults.py --case guard        one of them
-    python benchmarks/flower_faults.py --doors             who may connect
-    python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
-    python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
-    python benchmarks/flower_faults.py --distributed 10         ten clients pool noise, a guard is
-    killed python benchmarks/flower_faults.py --app record        an app with strategy and mod, no
+    python benchmarks/storm.py --kills 20          everything at random, nobody's hand
+    python benchmarks/storm.py                     all cases, about ten minutes
+    python benchmarks/storm.py --case guard        one of them
+    python benchmarks/storm.py --doors             who may connect
+    python benchmarks/storm.py --compare           accuracy beside the local engine's
+    python benchmarks/storm.py --offline           the demo without a network, calls noted
+    python benchmarks/storm.py --distributed 10         ten clients pool noise, a guard is
+    killed python benchmarks/storm.py --app record        an app with strategy and mod, no
     guards
 
-A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
-again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
+A case kills one part with SIGKILL while a guard is computing a draw, and lets a supervisor start it
+again as systemd would; the service goes on with a run that Flower has given up. Then
 every client's ledger must have counted exactly the planned draws, each once, with at most the
 killed draw lost, and the run folder must verify.
 """
@@ -22,6 +23,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -60,7 +62,7 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.runs import verify_run
 from dpcohort.runs._folder import read_json, read_log
 
-CASES = ("guard", "node", "serverapp", "superlink", "supernode", "clientapp")
+CASES = ("guard", "node", "serverapp", "superlink", "service", "supernode", "clientapp")
 #: Cases in which clients have Flower's own SuperNodes.
 _SUPERNODES = ("supernode", "clientapp")
 VICTIM = "east"
@@ -95,13 +97,17 @@ def node_starter(case: str) -> Callable[[Trial, str], None]:
 
 
 @contextlib.contextmanager
-def supervised(federation: Trial, case: str) -> Iterator[None]:
-    """Start again what has ended among guards and nodes, as a unit with Restart=always."""
+def supervised(federation: Trial, case: str, out: Path) -> Iterator[None]:
+    """Start again what has ended, as units with Restart=always."""
     start_node = node_starter(case)
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(1.0):
+        while not done.wait(5.0):
+            if not federation.processes.is_running("superlink"):
+                federation.start_superlink()
+            if not (federation.processes.is_running("run") or (out / "result.json").exists()):
+                federation.start_run(out)
             for place, client in enumerate(federation.clients):
                 if not federation.processes.is_running(f"guard-{place}"):
                     federation.start_guard(client)
@@ -156,16 +162,16 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def kill(federation: Trial, case: str) -> None:
+def kill(federation: Trial, case: str, client: str = VICTIM) -> None:
     """Kill one part, without warning."""
-    place = federation.clients.index(VICTIM)
+    place = federation.clients.index(client)
     processes = federation.processes
     if case == "clientapp":
         os.kill(child(federation, f"node-{place}", "flwr-clientapp"), signal.SIGKILL)
     elif case == "serverapp":
         os.kill(child(federation, "superlink", "flwr-serverapp"), signal.SIGKILL)
-    elif case == "superlink":
-        processes.kill("superlink")
+    elif case in ("superlink", "service"):
+        processes.kill("run" if case == "service" else case)
     else:
         processes.kill(f"{'node' if case == 'supernode' else case}-{place}")
 
@@ -189,19 +195,64 @@ def outcome(federation: Trial, settings: dict[str, Any], out: Path) -> dict[str,
         found["lost"][client] = sum(d is None for d in draws.values())
     verification = verify_run(out)
     exchanges = read_log(out / "exchange.jsonl")
+    found["exchanges"] = exchanges
     found["resent"] = sum(entry["resent"] for entry in exchanges)
     found["verifies"] = verification.holds
     found["accuracy"] = read_json(out / "result.json")["test"]["accuracy"]
     return found
 
 
-def go_on(federation: Trial, case: str, out: Path) -> None:
-    """Go on with a run that Flower has given up, under its own name."""
-    federation.processes.kill("run")
-    if case == "superlink":
-        time.sleep(5.0)
-        federation.start_superlink()
-    federation.start_run(out, resume=True)
+def await_result(
+    federation: Trial,
+    out: Path,
+    *,
+    seconds: float = _RUN_SECONDS,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait until the run is finished, whatever has ended meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not (out / "result.json").exists():
+        meanwhile()
+        if time.monotonic() > deadline:
+            raise DpcohortError(f"not finished.\n{federation.processes.tail('run', lines=40)}")
+        time.sleep(0.2)
+
+
+def run_storm(kills: int, *, seed: int, every: float) -> dict[str, Any]:
+    """So many kills of anything at random, one after the other, in a run that outlasts them."""
+    began, rng = time.monotonic(), random.Random(seed)
+    settings, records = slow_settings(rounds=8 * kills, local_steps=8)
+    folder = Path(tempfile.mkdtemp(prefix="dpc-storm-"))
+    out = folder / "run"
+    killed: list[tuple[str, int]] = []
+    due = 0.0
+
+    def strike() -> None:
+        nonlocal due
+        rounds = len(read_log(out / "rounds.jsonl")) if out.exists() else 0
+        if rounds == 0 or len(killed) == kills or time.monotonic() < due:
+            return
+        part = rng.choice(("guard", "node", "serverapp", "superlink", "service"))
+        with contextlib.suppress(DpcohortError, KeyError, OSError):  # not there now
+            kill(federation, part, rng.choice(federation.clients))
+            killed.append((part, rounds))
+            print(f"{time.monotonic() - began:6.1f} s  {part}, {rounds} rounds", file=sys.stderr)
+        due = time.monotonic() + rng.uniform(0, 2 * every)
+
+    with trial(settings, records, folder) as federation:
+        start_all(federation, lambda words: None)
+        with supervised(federation, "storm", out):
+            federation.start_run(out)
+            due = time.monotonic() + every
+            await_result(federation, out, seconds=120 + 4 * every * kills, meanwhile=strike)
+        found = outcome(federation, settings, out)
+        said = federation.processes.tail("run", lines=10**6).splitlines()
+        found["said"] = [line for line in said if "round" not in line]
+    shutil.rmtree(folder)
+    lost = sum(line["passed_over"] for line in found.pop("exchanges"))
+    ok = found["planned"] == found["counted"] and found["verifies"] and len(killed) == kills
+    shown = {"kills": len(killed), "ok": ok, "rounds_lost": lost, **found}
+    return {**shown, "seconds": round(time.monotonic() - began, 1)}
 
 
 def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
@@ -212,16 +263,14 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     out = folder / "run"
     with trial(settings, records, folder) as federation:
         start_all(federation, lambda words: None, node_starter(case))
-        with supervised(federation, case):
+        with supervised(federation, case, out):
             federation.start_run(out)
             await_computing(federation, rounds_done=1, out=out)
             kill(federation, case)
             killed = time.monotonic()
-            resumed = case in ("serverapp", "superlink")
-            if resumed:
-                go_on(federation, case, out)
-            federation.await_run(out, seconds=_RUN_SECONDS)
+            await_result(federation, out)
         found = outcome(federation, settings, out)
+        del found["exchanges"]
     shutil.rmtree(folder)
     ok = (
         found["planned"] == found["counted"]
@@ -231,7 +280,6 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     return {
         "case": case,
         "ok": ok,
-        "resumed": resumed,
         **found,
         "seconds_after_kill": round(time.monotonic() - killed, 1),
         "seconds": round(time.monotonic() - began, 1),
@@ -256,18 +304,16 @@ def run_distributed(clients: int, rounds: int, case: str) -> dict[str, Any]:
             lambda words: print(words, file=sys.stderr, flush=True),
             node_starter(case),
         )
-        with contextlib.nullcontext() if case == "guard" else supervised(federation, case):
+        with contextlib.nullcontext() if case == "guard" else supervised(federation, case, out):
             federation.start_run(out)
             started, deadline = time.monotonic(), time.monotonic() + _RUN_SECONDS
             while not any(key.round == 1 for key in account(VICTIM).draws):
                 if time.monotonic() > deadline or not federation.processes.is_running("run"):
-                    raise DpcohortError(f"no second round.\n{federation.last_words()}")
+                    raise DpcohortError(f"no second round.\n{federation.processes.tail('run')}")
                 time.sleep(0.02)
             kill(federation, case)
             killed = time.monotonic()
-            if case in ("serverapp", "superlink"):
-                go_on(federation, case, out)
-            federation.await_run(out, seconds=_RUN_SECONDS)
+            await_result(federation, out)
             ended = time.monotonic()
         counted = {client: len(account(client).draws) for client in federation.clients}
         unmasked = {client: len(account(client).unmasked) for client in federation.clients}
@@ -302,7 +348,7 @@ def run_doors() -> dict[str, Any]:
     found: dict[str, Any] = {}
     with trial(settings, records, folder) as federation:
         federation.start_superlink()
-        federation.register()
+        federation.start_run(folder / "run")
         federation.start_node(VICTIM)
         name = f"node-{federation.clients.index(VICTIM)}"
         federation.processes.await_that(
@@ -542,6 +588,9 @@ def main() -> int:
     parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--local-steps", type=int, default=8)
+    parser.add_argument("--kills", type=int, help="a storm of so many")
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between two of them")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--doors", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--offline", action="store_true")
@@ -549,6 +598,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--app", choices=("record", "client"))
     arguments = parser.parse_args()
+    if arguments.kills:
+        stormed = run_storm(arguments.kills, seed=arguments.seed, every=arguments.every)
+        print(json.dumps(stormed, indent=2))
+        return 0 if stormed["ok"] else 1
     if arguments.distributed:
         told = [
             run_distributed(arguments.distributed, arguments.rounds, case)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that trust nothing declared, and a check of what was.
+"""Aggregations that trust nothing declared, and a check of what was.
 
-The clipped mean, the trimmed mean and the geometric median limit what one draw can do;
-``EstimatedNoise`` weighs by the noise that updates show (Robust-HDP), and ``check_declared_noise``
-holds that against the noise that was declared.
+The clipped mean and the geometric median limit what one draw can do, as the product's trimmed mean
+does; ``EstimatedNoise`` weighs by the noise that updates show (Robust-HDP), and
+``check_declared_noise`` holds that against the noise that was declared.
 """
 
 from __future__ import annotations
@@ -13,14 +13,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpcohort._validate import BoolArray, FloatArray, number, whole_number
-from dpcohort.aggregation._rule import Cohort, checked_updates, weighted_sum
+from dpcohort import plugin
+from dpcohort.aggregation import Cohort, checked_updates, weighted_sum
+from dpcohort_lab.checks import FloatArray, number, whole_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = [
+    "ClippedMean",
+    "EstimatedNoise",
+    "GeometricMedian",
+    "NoiseCheck",
+    "check_declared_noise",
+    "low_rank_and_sparse",
+]
 
+BoolArray = NDArray[np.bool_]
+
+
+@plugin("aggregation")
 @dataclass(frozen=True, kw_only=True)
 class ClippedMean:
     """The mean of ``x_i min(1, bound / ||x_i||)``.
@@ -67,55 +81,7 @@ class ClippedMean:
         return (updates * torch.clamp(room / torch.clamp(norms, min=1.0), max=1.0)).mean(0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrimmedMean:
-    """In each coordinate the mean without the ``floor(trim K)`` largest and as many smallest.
-
-    The estimator of Yin et al. (Byzantine-Robust Distributed Learning, ICML 2018), definition from
-    general knowledge. It holds as long as no more than that many draws of a round lie; a trim
-    below 1/K drops nothing and is the plain mean. It costs: biased where clients' data are skewed,
-    and trimming throws the noisiest draws out of most coordinates, so it acts as a soft selection
-    by noise as well. Needs nothing and trusts nothing declared. Post-processing: no privacy is
-    spent.
-
-    Attributes:
-        trim: share of the draws dropped at each end, below 1/2.
-
-    Example:
-        >>> import numpy as np, torch
-        >>> one = np.ones(4)
-        >>> cohort = Cohort(round=0, clients=np.arange(4), draws=np.zeros(4, dtype=np.int64),
-        ...                 noise_multipliers=one, batch_sizes=np.ones(4, dtype=np.int64),
-        ...                 noise_stds=one)
-        >>> updates = torch.tensor([[1.0], [2.0], [4.0], [1000.0]])
-        >>> TrimmedMean(trim=0.25).combine(updates, cohort)
-        tensor([3.])
-    """
-
-    name: ClassVar[str] = "trimmed-mean"
-    needs: ClassVar[str] = "no more liars a round than are trimmed"
-    leaks: ClassVar[str] = "nothing"
-    reference: ClassVar[str] = "Yin et al., ICML 2018 (general knowledge)"
-
-    trim: float = 0.1
-
-    def __post_init__(self) -> None:
-        number("trim", self.trim, at_least=0, below=0.5)
-
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The trimmed mean of each coordinate."""
-        import torch
-
-        checked_updates(updates, cohort)
-        # 0.29 * 100 is a little less than 29 in floating point; a draw is always left.
-        dropped = math.floor(self.trim * len(cohort) * (1.0 + 1e-12))
-        dropped = min(dropped, (len(cohort) - 1) // 2)
-        if dropped == 0:
-            return updates.mean(0)
-        ordered = torch.sort(updates, dim=0).values
-        return ordered[dropped : len(cohort) - dropped].mean(0)
-
-
+@plugin("aggregation")
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian:
     """An approximate minimiser of ``sum_i ||v - x_i||``, by smoothed Weiszfeld steps.
@@ -183,6 +149,7 @@ class GeometricMedian:
 _GROWTH, _START, _LARGEST, _TOLERANCE = 1.5, 1.25, 1e7, 5e-8
 
 
+@plugin("aggregation")
 @dataclass(frozen=True, kw_only=True)
 class EstimatedNoise:
     """``w_i`` proportional to ``1 / ||S_i||^2``, where ``X = L + S`` by robust PCA of the updates.
