@@ -101,21 +101,28 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def make_plan(rounds: int, seed: int, *, distributed: bool = False) -> Any:
-    rng = np.random.default_rng(seed)
-    cohorts, parts = rng.integers(0, CLIENTS, (rounds, COHORT)), {}
+def make_plan(rounds: int, seed: int, *, sampler: str, distributed: bool = False) -> Any:
+    from dpcohort.accounting._samplers import sampler_of
+    from dpcohort.planning._noise import DistributedNoise, LocalNoise
+
+    rng, everybody = np.random.default_rng(seed), np.ones(CLIENTS)
+    cohorts = rng.integers(0, CLIENTS, (rounds, COHORT))
+    noise: Any = {"multipliers": NOISE_MULTIPLIER * everybody, "lifted": everybody < 0}
     if distributed:  # nobody twice in a cohort; each of ten brings a share of the noise
         cohorts = rng.random((rounds, CLIENTS)).argsort(axis=1)[:, :COHORT]
-        share = np.full(CLIENTS, NOISE_MULTIPLIER / BATCH / np.sqrt(COHORT))
-        one = {"weights": np.ones(CLIENTS), "shares": share, "share": share, "honest": COHORT}
-        parts = {"distributed": SimpleNamespace(**one)}
+        share = everybody * NOISE_MULTIPLIER / BATCH / np.sqrt(COHORT)
+        noise["pool"] = SimpleNamespace(weights=everybody, shares=share, share=share, honest=COHORT)
     return SimpleNamespace(
-        **parts,
+        noise=DistributedNoise(**noise) if distributed else LocalNoise(**noise),
         training=SimpleNamespace(rounds=rounds, cohort_size=COHORT, local_steps=1, clip=CLIP),
         schedule=SimpleNamespace(cohorts=cohorts),
-        contract=SimpleNamespace(sampler="fixed"),
-        population=SimpleNamespace(sizes=np.full(CLIENTS, RECORDS)),
-        noise_multipliers=np.full(CLIENTS, NOISE_MULTIPLIER),
+        contract=SimpleNamespace(sampler=sampler_of(sampler)),
+        population=SimpleNamespace(
+            sizes=np.full(CLIENTS, RECORDS),
+            epsilon=everybody,
+            ids=[f"client-{k}" for k in range(CLIENTS)],
+        ),
+        noise_multipliers=NOISE_MULTIPLIER * everybody,
         batch_sizes=np.full(CLIENTS, BATCH),
         sampling_rates=np.full(CLIENTS, BATCH / RECORDS),
     )
@@ -139,7 +146,7 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
 def our_turn(
     model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1,
     merged: bool = False, distributed: bool = False, workers: int | None = None,
-    micro_batch: int | None = None,
+    micro_batch: int | None = None, sampler: str = "poisson", private: bool = False,
 ) -> Turn:  # fmt: skip
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
@@ -157,7 +164,7 @@ def our_turn(
             model,
             [
                 Experiment(
-                    plan=make_plan(10000, 0),
+                    plan=make_plan(10000, 0, sampler=sampler),
                     records=records,
                     streams=Streams.seeded(0),
                     optimiser=optimiser,
@@ -173,9 +180,9 @@ def our_turn(
         return turn
     experiments = [
         Experiment(
-            plan=make_plan(10_000, seed, distributed=distributed),
+            plan=make_plan(10_000, seed, sampler=sampler, distributed=distributed),
             records=records,
-            streams=Streams.seeded(seed),
+            streams=Streams.from_entropy() if private else Streams.seeded(seed),
             optimiser=optimiser,
             merged_noise=merged,
         )
@@ -191,9 +198,14 @@ def our_turn(
     return stacked_turn
 
 
-def random_batch(records: Any, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+def random_batch(
+    records: Any, rng: np.random.Generator, *, poisson: bool = False
+) -> tuple[Tensor, Tensor]:
+    """A batch of one of the clients, gathered at once."""
     client = int(rng.integers(CLIENTS))
     positions = rng.permutation(RECORDS)[:BATCH]
+    if poisson:
+        positions = np.flatnonzero(rng.random(RECORDS) < BATCH / RECORDS)
     inputs, targets = records.gather(records.rows(client, positions))
     return inputs, targets
 
@@ -217,9 +229,21 @@ def plain_turn(model: nn.Module, records: Any, *, channels_last: bool) -> Turn:
     return turn
 
 
-def opacus_turn(model: nn.Module, records: Any, *, mode: str) -> Turn:
-    """Opacus through its own privacy engine: modes ``hooks``, ``ew`` and ``ghost``."""
+def opacus_turn(
+    model: nn.Module, records: Any, *, mode: str, batches: str = "poisson", secure: bool = False
+) -> Turn:
+    """Opacus through its own privacy engine.
+
+    Args:
+        model: it is changed.
+        records: of all clients.
+        mode: ``hooks``, ``ew`` or ``ghost``.
+        batches: ``fixed`` or ``poisson``, gathered at once as ours are; ``loader`` for Poisson
+            batches by Opacus' own loader, one record after the other.
+        secure: its noise from a cryptographic generator.
+    """
     from opacus import PrivacyEngine
+    from opacus.data_loader import DPDataLoader
 
     optimiser = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
     one = torch.utils.data.TensorDataset(torch.zeros(RECORDS, 1))
@@ -230,17 +254,25 @@ def opacus_turn(model: nn.Module, records: Any, *, mode: str) -> Turn:
         "grad_sample_mode": mode,
     }  # fmt: skip
     criterion: Any = nn.CrossEntropyLoss()
+    guard = PrivacyEngine(secure_mode=secure)
     if mode == "ghost":
-        model, optimiser, criterion, _ = PrivacyEngine().make_private(
-            **options, criterion=criterion
-        )
+        model, optimiser, criterion, _ = guard.make_private(**options, criterion=criterion)
     else:
-        model, optimiser, _ = PrivacyEngine().make_private(**options)
+        model, optimiser, _ = guard.make_private(**options)
     rng = np.random.default_rng(0)
+    loaders = []
+    for client in range(CLIENTS if batches == "loader" else 0):
+        own = torch.utils.data.TensorDataset(
+            *records.gather(records.rows(client, np.arange(RECORDS)))
+        )
+        loaders.append(DPDataLoader(own, sample_rate=BATCH / RECORDS))
 
     def turn() -> int:
         for _ in range(COHORT):
-            inputs, targets = random_batch(records, rng)
+            if loaders:
+                inputs, targets = next(iter(loaders[int(rng.integers(CLIENTS))]))
+            else:
+                inputs, targets = random_batch(records, rng, poisson=batches == "poisson")
             optimiser.zero_grad()
             criterion(model(inputs.contiguous()), targets).backward()
             optimiser.step()
@@ -250,19 +282,34 @@ def opacus_turn(model: nn.Module, records: Any, *, mode: str) -> Turn:
 
 
 def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any], Turn]]:
-    chosen: dict[str, Callable[[nn.Module, Any], Turn]] = {
-        "plain SGD": lambda m, r: plain_turn(m, r, channels_last=False),
-        "plain SGD, channels last": lambda m, r: plain_turn(m, r, channels_last=True),
-        "dpcohort batched": our_turn,
-        "dpcohort batched, merged noise": functools.partial(our_turn, merged=True),
-        "dpcohort batched, distributed noise": functools.partial(our_turn, distributed=True),
-    }
-    if arguments.stack > 1:
-        chosen[f"dpcohort batched, {arguments.stack} stacked"] = functools.partial(
-            our_turn, stack=arguments.stack
+    chosen: dict[str, Callable[[nn.Module, Any], Turn]] = {}
+    samplers = arguments.sampler
+    for sampler in samplers:
+        chosen[f"dpcohort private, {sampler}"] = functools.partial(
+            our_turn, sampler=sampler, private=True
         )
-    if not arguments.quick:
-        chosen["dpcohort reference"] = functools.partial(our_turn, engine="reference")
+        if "poisson" in samplers and sampler == "poisson":
+            chosen["dpcohort private, distributed noise"] = functools.partial(
+                our_turn, sampler=sampler, private=True, distributed=True
+            )
+        if arguments.private:
+            continue
+        own: dict[str, dict[str, Any]] = {
+            "": {}, ", merged noise": {"merged": True}, ", distributed noise": {"distributed": True}
+        }  # fmt: skip
+        if arguments.stack > 1:
+            own[f", {arguments.stack} stacked"] = {"stack": arguments.stack}
+        if not arguments.quick:
+            own[", reference"] = {"engine": "reference"}
+        for title, how in own.items():
+            chosen[f"dpcohort seeded, {sampler}{title}"] = functools.partial(
+                our_turn, sampler=sampler, **how
+            )
+    if not arguments.private:
+        chosen["plain SGD"] = lambda m, r: plain_turn(m, r, channels_last=False)
+        chosen["plain SGD, channels last"] = lambda m, r: plain_turn(m, r, channels_last=True)
+    if not arguments.opacus_modes:
+        return chosen
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -271,7 +318,20 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
         print("opacus is not installed here: its rows are left out.")
         return chosen
     for mode in arguments.opacus_modes:
-        chosen[f"Opacus {mode}"] = functools.partial(opacus_turn, mode=mode)
+        for batches in samplers:
+            chosen[f"Opacus {mode}, {batches}"] = functools.partial(
+                opacus_turn, mode=mode, batches=batches
+            )
+    if "poisson" in samplers:
+        chosen["Opacus hooks, its Poisson loader"] = functools.partial(
+            opacus_turn, mode="hooks", batches="loader"
+        )
+    try:
+        import torchcsprng  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        print("torchcsprng is not installed here: Opacus' secure_mode cannot run.")
+        return chosen
+    chosen["Opacus hooks, secure_mode"] = functools.partial(opacus_turn, mode="hooks", secure=True)
     return chosen
 
 
@@ -321,7 +381,7 @@ def compare(
     for side in (None, name):
         torch.manual_seed(0)
         with without(side):
-            turns[side] = our_turn(build(), records, merged=merged)
+            turns[side] = our_turn(build(), records, merged=merged, sampler="fixed")
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     times: dict[str | None, list[float]] = {None: [], name: []}
     for repeat in range(WARM_UP + arguments.turns):
@@ -373,7 +433,7 @@ def show_scaling(arguments: argparse.Namespace) -> None:
                 torch.manual_seed(0)
                 turns[workers] = our_turn(
                     build(), records, merged=merged, workers=workers,
-                    micro_batch=arguments.micro_batch,
+                    micro_batch=arguments.micro_batch, sampler="fixed",
                 )  # fmt: skip
             seen: dict[int, list[list[float]]] = {workers: [] for workers in counts}
             for repeat in range(WARM_UP_ALONE + arguments.turns):
@@ -407,7 +467,10 @@ def show_profile(arguments: argparse.Namespace) -> None:
         build, shape = NETWORKS[network]
         torch.manual_seed(0)
         records = make_records(shape, arguments.device)
-        turn = our_turn(build(), records, stack=arguments.stack, workers=None if on_gpu else 1)
+        turn = our_turn(
+            build(), records, stack=arguments.stack, workers=None if on_gpu else 1,
+            sampler=arguments.sampler[0], private=arguments.private,
+        )  # fmt: skip
         for _ in range(WARM_UP_ALONE):
             turn()
         started = time.perf_counter()
@@ -509,21 +572,63 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def show(name: str, parameters: int, results: dict[str, float], opacus_ms: float | None) -> None:
+def show(
+    name: str, parameters: int, results: dict[str, float], arguments: argparse.Namespace
+) -> None:
     peers = [ms for method, ms in results.items() if method.startswith("Opacus")]
-    best = min(peers) if peers else opacus_ms
-    floor = min(ms for method, ms in results.items() if method.startswith("plain"))
+    best = min(peers) if peers else arguments.opacus_ms
+    floor = min((ms for method, ms in results.items() if method.startswith("plain")), default=None)
     print(f"\n{name}: {parameters:,} parameters, batches of {BATCH}, {COHORT} clients a round")
-    print(f"  {'method':32} {'ms per client step':>19} {'vs best Opacus':>15} {'vs plain':>9}")
+    print(f"  {'method':40} {'ms per client step':>19} {'vs best Opacus':>15} {'vs plain':>9}")
     for method, ms in sorted(results.items(), key=lambda item: item[1]):
         ratio = f"{best / ms:.2f}x" if best else "-"
-        print(f"  {method:32} {ms:19.3f} {ratio:>15} {ms / floor:8.2f}x")
+        plain = f"{ms / floor:8.2f}x" if floor else "       -"
+        print(f"  {method:40} {ms:19.3f} {ratio:>15} {plain}")
+    poisson = {m: ms for m, ms in results.items() if m.startswith("Opacus") and "fixed" not in m}
+    pairs = {
+        "Poisson over fixed, seeded": ("dpcohort seeded, poisson", "dpcohort seeded, fixed"),
+        "private over seeded, Poisson": ("dpcohort private, poisson", "dpcohort seeded, poisson"),
+        "private over seeded, fixed": ("dpcohort private, fixed", "dpcohort seeded, fixed"),
+        "Opacus' best Poisson batches over private": (
+            min(poisson, key=poisson.__getitem__, default=""), "dpcohort private, poisson"
+        ),
+    }  # fmt: skip
+    for title, (one, other) in pairs.items():
+        if one in results and other in results:
+            print(f"  {title}: {results[one] / results[other]:.2f}")
+    if arguments.device != "cpu":
+        rate = bandwidth()
+        gradients = 8.0 * COHORT * BATCH * parameters  # of 4 bytes, written and read once
+        print(
+            f"  memory moves {rate / 1e12:.2f} TB/s: to write and read {COHORT * BATCH:,} "
+            f"gradients takes {1e3 * gradients / rate:.2f} ms a round, "
+            f"{1e3 * gradients / rate / COHORT:.3f} a client step"
+        )
+
+
+def bandwidth() -> float:
+    """Bytes that a copy on the GPU reads and writes in a second."""
+    given = torch.empty(1 << 29, device="cuda").normal_()
+    copy, best = torch.empty_like(given), math.inf
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        copy.copy_(given)
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, 1e-3 * begin.elapsed_time(end))
+    return 8.0 * given.numel() / best
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer turns, no reference engine")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--sampler", nargs="+", choices=("poisson", "fixed"), default=["poisson", "fixed"],
+        help="how batches are drawn",
+    )  # fmt: skip
+    parser.add_argument("--private", action="store_true", help="private rows alone, and Opacus")
     parser.add_argument("--stack", type=int, default=1, help="experiments side by side")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument(
@@ -576,7 +681,7 @@ def main() -> None:
         for name in arguments.networks:
             build, shape = NETWORKS[name]
             parameters = sum(p.numel() for p in build().parameters())
-            show(name, parameters, measure(build, shape, arguments), arguments.opacus_ms)
+            show(name, parameters, measure(build, shape, arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flower_faults import start_supernode
+from storm import start_supernode
 
 from dpcohort.deploy.flower._adapter import FLOWER_VERSION
 from dpcohort.deploy.flower._trial import (

@@ -6,7 +6,8 @@
     DpcohortError                  1
     ├── InputError                 2   a value, file or option that cannot be used
     │   ├── FileFormatError        2   the same, with file, line and field
-    │   └── DivergedError          2   settings with which a training left all numbers
+    │   ├── DivergedError          2   settings with which a training left all numbers
+    │   └── WaitingError           2   what may be otherwise later, when the same is tried again
     ├── DataMissingError           3   data that was asked for is not there
     ├── BudgetExceededError        4   a client would spend more than it promised
     └── VerificationError          1   something stored does not hold when checked again
@@ -17,6 +18,7 @@ A message says what was given, what is allowed and what to do next.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BudgetExceededError",
@@ -26,6 +28,7 @@ __all__ = [
     "FileFormatError",
     "InputError",
     "VerificationError",
+    "WaitingError",
     "missing_extra",
 ]
 
@@ -34,6 +37,8 @@ class DpcohortError(Exception):
     """Base of all errors below; catch it to catch them all."""
 
     exit_code = 1
+    #: Whether the same may go well when it is tried again later.
+    waits = False
 
 
 class InputError(DpcohortError, ValueError):
@@ -57,6 +62,10 @@ class InputError(DpcohortError, ValueError):
         super().__init__(message)
         self.field = field
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors go from process to process with their message as it is."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     @classmethod
     def because(cls, message: str) -> InputError:
         """An input error in free words, for what no single field is to blame for."""
@@ -76,6 +85,13 @@ class InputError(DpcohortError, ValueError):
         error = cls.because(f"{field} {words}")
         error.field = field
         return error
+
+
+def _restored(kind: type[InputError], args: tuple[Any, ...], known: dict[str, Any]) -> InputError:
+    error = kind.__new__(kind)
+    ValueError.__init__(error, *args)
+    error.__dict__.update(known)
+    return error
 
 
 class FileFormatError(InputError):
@@ -98,6 +114,12 @@ class FileFormatError(InputError):
 
 class DivergedError(InputError):
     """A training left all numbers; the message names the settings to lower."""
+
+
+class WaitingError(InputError):
+    """Something that others must do first; the same, tried again later, may go well."""
+
+    waits = True
 
 
 class DataMissingError(DpcohortError):
@@ -124,6 +146,9 @@ _EXTRAS = {
     **dict.fromkeys(("onnx", "skops", "pandas"), "export"),
     "flwr": "flower",
     "tensorboard": "tensorboard",
+    **dict.fromkeys(("onnx", "skops"), "export"),
+    "prometheus_client": "operate",
+    "distributed": "cluster",
 }
 
 

@@ -84,6 +84,8 @@ _MARK = "__dpcohort_plugin__"
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 _UNSAID = "not said"
+#: Rules of the laboratory, of which one without it is told where they are.
+_IN_THE_LAB = ("clipped-mean", "estimated-noise", "geometric-median")
 
 #: For each kind those that the same key of a config names: no two of their rules have one name.
 _SAME_KEY = {
@@ -190,6 +192,10 @@ def find_rule(kind: str, name: str, *, field: str | None = None) -> Callable[...
     if isinstance(name, str) and is_named_function(name):
         return named_plugin(kind, name, label)
     _refuse_two(kind, name, f"{kind} rule")
+    if name in _IN_THE_LAB and name not in announced(kind):
+        step = f"dpcohort-lab has {name}: python -m pip install dpcohort-lab"
+        allowed = f"one of {', '.join(rule_names(kind))}"
+        raise InputError(label, given=name, allowed=allowed, next_step=step)
     choice(label, name, rule_names(kind))
     return _load_announced(kind, name, label, "rule")
 
@@ -446,10 +452,7 @@ RULES = {
         "ucb-cs": "adaptive._rules:BanditLoss",
     },
     "aggregation": {
-        "clipped-mean": "aggregation._robust:ClippedMean",
         "epsilon-weighted": "aggregation._rule:EpsilonWeighted",
-        "estimated-noise": "aggregation._robust:EstimatedNoise",
-        "geometric-median": "aggregation._robust:GeometricMedian",
         "importance-compensated": "aggregation._rule:ImportanceCompensated",
         "inverse-variance": "aggregation._rule:InverseVariance",
         "mean": "aggregation._rule:Mean",
@@ -457,7 +460,7 @@ RULES = {
         "projected": "aggregation._projected:Projected",
         "projected-plus": "aggregation._projected:ProjectedPlus",
         "size-weighted": "aggregation._rule:SizeWeighted",
-        "trimmed-mean": "aggregation._robust:TrimmedMean",
+        "trimmed-mean": "aggregation._rule:TrimmedMean",
     },
 }
 

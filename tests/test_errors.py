@@ -13,6 +13,7 @@ from dpcohort.errors import (
     FileFormatError,
     InputError,
     VerificationError,
+    WaitingError,
 )
 
 
@@ -22,6 +23,7 @@ from dpcohort.errors import (
         (DpcohortError, 1),
         (InputError, 2),
         (DivergedError, 2),
+        (WaitingError, 2),
         (FileFormatError, 2),
         (DataMissingError, 3),
         (BudgetExceededError, 4),
@@ -52,5 +54,15 @@ def test_a_file_error_says_where():
     assert str(FileFormatError("a.csv", "bad")) == "a.csv: bad"
 
 
-def test_plain_errors_survive_pickling():
-    assert str(pickle.loads(pickle.dumps(BudgetExceededError("spent")))) == "spent"
+@pytest.mark.parametrize(
+    "error",
+    [
+        BudgetExceededError("spent"),
+        InputError("delta", given=2, allowed="below 1"),
+        DivergedError.because("left all numbers"),
+        FileFormatError("a.csv", "bad", line=7),
+    ],
+)
+def test_errors_go_from_process_to_process(error: DpcohortError):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

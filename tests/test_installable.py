@@ -255,7 +255,7 @@ def _words(command: str) -> list[str]:
     return shlex.split(re.sub(r"/opt/dpcohort/bin/|\\\n", "", re.sub(r"\${[^}]*}", "X", command)))
 
 
-@pytest.mark.parametrize("name", ["superlink", "guard", "node"])
+@pytest.mark.parametrize("name", ["superlink", "run", "guard", "node"])
 def test_a_container_runs_what_the_unit_of_a_kit_runs(name):
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"][name]
     assert _words(composed["command"]) == _words(_unit(name))

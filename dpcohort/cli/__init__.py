@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from dpcohort.cli._sources import is_run_place as is_run_place
     from dpcohort.cli._sources import plan_from as plan_from
     from dpcohort.cli._sources import read_config as read_config
+    from dpcohort.cli._terminal import BackendOption as BackendOption
     from dpcohort.cli._terminal import ClientsOption as ClientsOption
     from dpcohort.cli._terminal import DataDirOption as DataDirOption
     from dpcohort.cli._terminal import DeviceOption as DeviceOption
+    from dpcohort.cli._terminal import JobsOption as JobsOption
     from dpcohort.cli._terminal import JsonOption as JsonOption
     from dpcohort.cli._terminal import SetOption as SetOption
     from dpcohort.cli._terminal import SourceArgument as SourceArgument
@@ -54,8 +56,9 @@ _SHARED, __getattr__, __dir__ = names_on_use(
     __name__,
     _sources="data_changes is_run_place plan_from read_config",
     _terminal=(
-        "ClientsOption DataDirOption DeviceOption JsonOption SetOption SourceArgument console "
-        "new_table print_json print_note say show_messages showing_progress sparkline typed_here"
+        "BackendOption ClientsOption DataDirOption DeviceOption JobsOption JsonOption SetOption "
+        "SourceArgument console new_table print_json print_note say show_messages showing_progress "
+        "sparkline typed_here"
     ),
 )
 __all__ = ["COMMANDS", "app", "home_of", "main", "other_commands", *_SHARED]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from csv import writer as csv_writer
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -18,8 +18,10 @@ from typer import Argument, Option
 from dpcohort.atomic_file import write_text
 from dpcohort.cli._sources import data_changes
 from dpcohort.cli._terminal import (
+    BackendOption,
     DataDirOption,
     DeviceOption,
+    JobsOption,
     JsonOption,
     SetOption,
     SimulateOption,
@@ -27,6 +29,7 @@ from dpcohort.cli._terminal import (
     new_table,
     print_json,
     say,
+    showing_progress,
 )
 from dpcohort.config import Config, load_config
 from dpcohort.errors import InputError
@@ -55,6 +58,8 @@ def compare(
     latex: Annotated[Path | None, Option(help="The same, for a paper in LaTeX.")] = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
+    jobs: JobsOption = 1,
+    backend: BackendOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Compare test results over the same seeds, runs or settings; say what it means."""
@@ -62,7 +67,7 @@ def compare(
     is_config = len(places) == 1 and places[0].suffix.lower() == ".toml"
     if is_config:
         settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir, simulate))
-        groups = _train_grid(settings, seeds, out, device, quiet=as_json)
+        groups = _train_grid(settings, seeds, out, device, (jobs, backend), quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
 
@@ -174,8 +179,15 @@ def _load_groups(
 
 
 def _train_grid(
-    config: Config, seeds: int, out: Path | None, device: str | None, *, quiet: bool
+    config: Config,
+    seeds: int,
+    out: Path | None,
+    device: str | None,
+    processes: tuple[int, str],
+    *,
+    quiet: bool,
 ) -> dict[str, Sequence[Run]]:
+    from dpcohort.runs import Workers
     from dpcohort.runs._training import train_grid
 
     def show(done: int, runs: Sequence[Run]) -> None:
@@ -186,5 +198,10 @@ def _train_grid(
             score = f"  {metric.words} {metric.text(mean)}" if tested else ""
             console.print(f"{name}: round {done}/{total}{score}")
 
+    workers = Workers(*processes)
+    options: dict[str, Any] = {"seeds": seeds, "out": out, "device": device, "workers": workers}
+    if workers.are_elsewhere:
+        with showing_progress("compare", quiet=quiet) as progress:
+            return {**train_grid(config, **options, progress=progress)}
     shown = EachRound(seeds, show, lambda run: run.settings["label"])
-    return {**train_grid(config, seeds=seeds, out=out, device=device, callbacks=[shown])}
+    return {**train_grid(config, **options, callbacks=[shown])}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -202,6 +203,39 @@ def new(
         "The server ships the code that adds the noise; who does not trust its operator needs a "
         "guard: dpcohort flower init."
     )
+
+
+@flower.command("serve")
+def serve(
+    federation: Annotated[Path, Argument(metavar="FEDERATION", help="federation.toml of a kit.")],
+    superlink: Annotated[
+        str, Option(metavar="HOST:PORT", help="Where the SuperLink listens, on this machine.")
+    ] = "127.0.0.1:8000",
+    authority: Annotated[
+        Path | None, Option(help="Certificate of its authority; otherwise tls/ca.crt.")
+    ] = None,
+    out: Annotated[Path | None, Option(help="The run folder; otherwise run.")] = None,
+    after: Annotated[
+        Path | None, Option(help="The run that a plan of replan goes on from.")
+    ] = None,
+) -> None:
+    """Keep a federated run going: wait for what is away, start it again, until it is finished."""
+    from dpcohort.deploy.flower._operator import Operator  # nodes need not load it
+    from dpcohort.deploy.flower._service import Service
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    caller = Operator(superlink, authority or federation.parent / "tls" / "ca.crt")
+    service = Service(federation, caller, out=out, after=after, say=_said_now)
+    try:
+        service.run()
+    except KeyboardInterrupt:
+        say("stopped, and the run with it. What was counted stays counted; start it again any time")
+
+
+def _said_now(words: str) -> None:
+    console.print(f"{time.strftime('%H:%M:%S')} {one_line(words, 800)}", soft_wrap=True)
+    sys.stdout.flush()
 
 
 @flower.command("node")

@@ -272,6 +272,16 @@ SetOption = Annotated[
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
+JobsOption = Annotated[
+    int, Option("--jobs", "-j", min=1, help="Trainings at a time, in processes of their own.")
+]
+BackendOption = Annotated[
+    str,
+    Option(
+        metavar="dask=ADDRESS|ray=ADDRESS",
+        help="A cluster whose processes train, e.g. dask=tcp://host:8786.",
+    ),
+]
 
 PaidAfterOption = Annotated[
     Path | None,

@@ -26,12 +26,14 @@ factor of its draw. On a CPU draw i then adds to partial sum i modulo their numb
 the draws: 0, 16, 32, ...; 1, 17, 33, ...; and so on. At the end the partial sums are added in their
 order. None of that depends on the number of workers or on who is faster.
 
-Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
-computed as nothing but a function of it and the weights (``isolated``), clipped and cut to integers
-by itself, the integers are added, and noise of a cryptographic stream is added to their sum
-(``lattice``). What a record contributes is then bounded by construction, and no bit of it depends
-on the records beside it. Where noise is distributed the integers of all draws of a round are added,
-in any order, and their sum gets its noise once.
+Of private draws, whose streams have no seed, each record's gradient is computed as nothing but a
+function of it and the weights (``isolated``), clipped and cut to integers by itself, the integers
+are added, and noise of a cryptographic stream is added to their sum (``lattice``). What a record
+contributes is then bounded by construction, and no bit of it depends on the records beside it.
+Where noise is distributed the integers of all draws of a round are added, in any order, and their
+sum gets its noise once. On a GPU the draws of a round share passes of one public shape
+(``joined_draws``) where layers are known to keep records apart, and batches of the next round are
+drawn meanwhile; elsewhere draws go one by one.
 """
 
 from __future__ import annotations
@@ -65,11 +67,13 @@ from dpcohort.engine._experiment import (
     Engine,
     Experiment,
     cohort_rows,
-    member_lattice,
+    member_lattices,
     release_sum,
 )
 from dpcohort.engine._isolated import IsolatedModel
-from dpcohort.engine._lattice import Lattice, release
+from dpcohort.engine._joined_draws import JoinedDraw, JoinedDraws, room_for
+from dpcohort.engine._lattice import Lattice, lattice_of, release
+from dpcohort.engine._linear import LinearModel
 from dpcohort.engine._randomness import (
     draw_names,
     first_words,
@@ -85,6 +89,7 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private draws at a time
+_JOINED_ON = {"cuda"}  # devices on which private draws share passes
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _READY = 4  # tasks for each worker that are made ready while the round before is computed
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
@@ -162,6 +167,12 @@ class BatchedEngine(Engine):
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
+        self._joined: JoinedDraws | None = None
+        self._drawn_ahead: list[Draw] = []
+        if self._is_private and self._device.type in _JOINED_ON:
+            self._joined = alone.joined_draws(self._records.gather, self.micro_batch)
+        #: The closed form of a linear model, on a CPU.
+        self._linear = LinearModel.of(self._model, loss, inputs, targets)
         self._joins_draws = (
             not on_cpu
             and not self._is_private
@@ -384,7 +395,7 @@ class BatchedEngine(Engine):
             draws, turn = task
             try:
                 if draws[0].number in distributed:
-                    self._add_integers(network, draws[0], parameters, distributed[draws[0].number])
+                    self._add_integers(network, draws, parameters, distributed[draws[0].number])
                 elif turn is None:
                     self._run(network, draws, parameters, updates)
                 else:
@@ -440,7 +451,7 @@ class BatchedEngine(Engine):
 
         Of several ranks each has the rows of its share, with all that adds to them.
         """
-        if self._is_private or self._draws_per_pass not in (None, 1):
+        if self._is_private or self._linear or self._draws_per_pass not in (None, 1):
             yield from ((draws, None) for draws in self._chunks(cohorts))
             return
         turns = [[turns_to_add_to(row[None]) for row in rows] for rows in updates]
@@ -482,20 +493,30 @@ class BatchedEngine(Engine):
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
         every = [draw for e, cohort in enumerate(cohorts) for draw in self._draws(e, cohort)]
-        if self._is_private:  # of every draw its own rank draws the batch and the noise
+        if self._drawn_ahead and self._prepared and _same(self._prepared[0], cohorts):
+            every = self._drawn_ahead
+        self._drawn_ahead = []
+        if self._device_draws is None:  # of every draw its own rank draws the batch and the noise
             own = self._own_rows(cohorts)
             every = [draw for draw in every if draw.position in own[draw.number]]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
-        yield from ([draw] for draw in every if draw.experiment.releases_sums)
+        sums = [draw for draw in every if draw.experiment.releases_sums]
+        if self._joined is None:
+            yield from ([draw] for draw in sums)
+        else:
+            yield from (list(own) for _, own in itertools.groupby(sums, lambda draw: draw.number))
         at_a_time = self._draws_of_a_pass(cohorts)
         for start in range(0, len(draws), at_a_time):
             yield draws[start : start + at_a_time]
 
     def _draws_of_a_pass(self, cohorts: Sequence[Cohort]) -> int:
         limit = self._draws_per_pass
-        if self._is_private:  # on an accelerator the noise of several is made at once
+        if self._linear is not None and limit is None:
+            widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
+            limit = self._linear.draws_at_a_time(widest)
+        elif self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
-            limit = 1 if self._device.type == "cpu" else max(1, wide)
+            limit = 1 if self._device.type == "cpu" and not self._joined else max(1, wide)
         if limit is None:
             widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
             limit = 1 if self._device_draws is None else max(1, self.micro_batch // widest)
@@ -520,8 +541,11 @@ class BatchedEngine(Engine):
             return
         moved = parameters[0].new_zeros(len(draws), self._dimension)
         self._take_steps(network, draws, parameters, moved, self._local_steps)
-        for draw, row in zip(draws, moved, strict=True):
-            updates[draw.number][draw.position] = row
+        place = 0
+        for number, some in itertools.groupby(draws, key=lambda draw: draw.number):
+            own = [draw.position for draw in some]
+            updates[number][own[0] : own[-1] + 1] = moved[place : place + len(own)]
+            place += len(own)
 
     @torch.no_grad()
     def _run_into_sum(
@@ -614,48 +638,125 @@ class BatchedEngine(Engine):
 
         Only sums with their noise leave it; those of public clients have none.
         """
-        per_group = len(draws) // weights.shape[0]
-        rows, sums, exponents, keys, factors = [], [], [], [], []
+        rows: list[int] = []
+        per_group = len(draws) // len(weights)
         for row, draw in enumerate(draws):
-            at = weights[row // per_group]
             if draw.noise_multiplier == 0.0:
+                at = weights[row // per_group]
                 self._add_sums(network, [draw], step, at[None], total[row : row + 1])
                 total[row] *= draw.scale(step)
-                continue
-            lattice = Lattice(draw.noise_multiplier, draw.clip)
-            rows.append(row)
-            sums.append(self._private_sum(network, draw, step, at, lattice))
-            exponents.append(lattice.exponent)
-            keys.append(draw.experiment.streams.noise_key(**draw.name, step=step))
-            factors.append(lattice.unit * draw.scale(step))
-        if rows:
-            totals = torch.stack(sums)
-            noisy = release(totals, exponents, keys, factors=factors, dtype=total.dtype)
+            else:
+                rows.append(row)
+        if not rows:
+            return
+        private = [draws[row] for row in rows]
+        lattices = [lattice_of(draw.noise_multiplier, draw.clip) for draw in private]
+        totals = None
+        if len(private) == len(draws):
+            totals = self._joined_sums(private, step, weights, lattices)
+        if totals is None:
+            own = [weights[row // per_group] for row in rows]
+            totals = self._private_sums(network, private, step, own, lattices)
+        pairs = list(zip(private, lattices, strict=True))
+        noisy = release(
+            totals,
+            [lattice.exponent for lattice in lattices],
+            [draw.experiment.streams.noise_key(**draw.name, step=step) for draw in private],
+            factors=[lattice.unit * draw.scale(step) for draw, lattice in pairs],
+            dtype=total.dtype,
+            meanwhile=lambda: self._draw_ahead(draws[0].cohort.round + 1),
+        )
+        if len(rows) == len(draws):
+            total += noisy
+        else:
             total[rows] += noisy
+
+    def _joined_sums(
+        self, draws: list[Draw], step: int, weights: Tensor, lattices: Sequence[Lattice], *,
+        together: bool = False,
+    ) -> Tensor | None:  # fmt: skip
+        """The integers of draws from passes that they share; None where they share none."""
+        if self._joined is None:
+            return None
+        per_group, rooms = len(draws) // len(weights), []
+        for first in range(0, len(draws), per_group):
+            own = draws[first : first + per_group]
+            plan = own[0].experiment.plan
+            clients = [draw.client for draw in own]
+            sizes = np.asarray(plan.population.sizes)[clients]
+            rates = np.asarray(plan.sampling_rates)[clients]
+            rooms.append(room_for(plan.contract.sampler, sizes, rates))
+        joined = [
+            JoinedDraw(draw.rows(step), lattice)
+            for draw, lattice in zip(draws, lattices, strict=True)
+        ]
+        return self._joined.sums(weights, joined, room=max(rooms), together=together)
+
+    def _draw_ahead(self, t: int) -> None:
+        """Draw the batches of a round to come while the device computes, if its cohorts are known.
+
+        Batches of several local steps may be drawn together, so these are left to the round.
+        """
+        if self._joined is None or self._local_steps > 1 or self._drawn_ahead:
+            return
+        cohorts = self._upcoming(t)
+        if cohorts is not None:
+            self._prepared = cohorts, []
+            draws = [draw for e, one in enumerate(cohorts) for draw in self._draws(e, one)]
+            self._drawn_ahead = [replace(draw, known_rows=draw.rows(0)) for draw in draws]
 
     @torch.no_grad()
     def _add_integers(
-        self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor], total: Tensor
-    ) -> None:
-        """Add a draw's clipped gradients to the integers of its cohort, with distributed noise."""
-        lattice = member_lattice(draw.cohort, draw.experiment.plan, draw.position)
-        if lattice is not None:
-            own = self._private_sum(network, draw, 0, parameters[draw.number], lattice)
+        self, network: ClippedNetwork, draws: list[Draw], parameters: Sequence[Tensor],
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        """Add draws' clipped gradients to the integers of their cohort, with distributed noise."""
+        lattices = member_lattices(draws[0].cohort, draws[0].experiment.plan)
+        both = [(draw, one) for draw in draws if (one := lattices[draw.position]) is not None]
+        if not both:
+            return
+        weights, weighted = parameters[draws[0].number], [draw for draw, _ in both]
+        joined = self._joined_sums(
+            weighted, 0, weights[None], [lattice for _, lattice in both], together=True
+        )
+        if joined is not None:
+            total += joined[0]
+            self._draw_ahead(draws[0].cohort.round + 1)
+            return
+        for draw, lattice in both:
+            (own,) = self._private_sums(network, [draw], 0, [weights], [lattice])
             with self._adding:
                 total += own
 
-    def _private_sum(
-        self, network: ClippedNetwork, draw: Draw, step: int, weights: Tensor, lattice: Lattice
-    ) -> Tensor:
-        """Clipped gradients of a batch, each by itself on the lattice, [D] integers."""
-        isolated = self._isolated[self.networks.index(network)]
-        gather = self._records.gather
-        return isolated.clipped_sum(weights, lattice, draw.rows(step), gather, draw.batch_size)
+    def _private_sums(
+        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Sequence[Tensor],
+        lattices: Sequence[Lattice],
+    ) -> Tensor:  # fmt: skip
+        """Clipped gradients of batches, each by itself on its lattice, [draws, D] integers."""
+        return self._isolated[self.networks.index(network)].clipped_sums(
+            weights,
+            lattices,
+            [draw.rows(step) for draw in draws],
+            self._records.gather,
+            [draw.batch_size for draw in draws],
+        )
 
     def _add_sums(
         self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
         total: Tensor | Callable[[], Tensor], scale: float | None = None,
     ) -> None:  # fmt: skip
+        if self._linear is not None:
+            assert isinstance(total, Tensor)
+            sums, lost = self._linear.clipped_sums(
+                weights.repeat_interleave(len(draws) // len(weights), dim=0),
+                [draw.rows(step) for draw in draws],
+                self._records.gather,
+                [draw.batch_size for draw in draws],
+                clips=[draw.clip for draw in draws],
+            )
+            total += sums
+            network.raw_nonfinite_count += lost
+            return
         multiple = 1 if len(draws) == 1 else _WIDTH_MULTIPLE
         rows, mask = pad_batches([draw.rows(step) for draw in draws], multiple=multiple)
         if rows.shape[1] == 0:
@@ -726,7 +827,7 @@ class BatchedEngine(Engine):
 
     def _has_partial_sums(self, experiment: int) -> bool:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
-        if self._is_private:
+        if self._is_private or self._linear is not None:
             return False
         alone = self._device_draws is None and self._draws_per_pass in (None, 1)
         return alone and self._experiments[experiment].only_sum_counts

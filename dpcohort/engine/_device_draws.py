@@ -206,6 +206,39 @@ class UncapturableError(Exception):
     """A model does something that cannot be recorded; the caller goes without."""
 
 
+def recorded(body: Callable[[], Tensor], *, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A recording of what a function launches, and where its replays write what it returns.
+
+    Args:
+        body: it reads and writes memory that stays where it is.
+        pool: memory shared by recordings that are never replayed at the same time.
+
+    Raises:
+        UncapturableError: the recording failed, or it does not do what the body does.
+    """
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        for _ in range(_WARM_UPS):
+            expected = body()
+        expected = expected.clone()
+    here.wait_stream(aside)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # the recording has memory of its own
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            found = body()
+    except Exception as problem:
+        _end_failed_recording()
+        raise UncapturableError(str(problem)) from problem
+    graph.replay()
+    gap = float((found - expected).double().norm())
+    if not gap <= _AGREEMENT * float(expected.double().norm()):
+        raise UncapturableError("its recording computes something else")
+    return graph, found
+
+
 class CapturedPass:
     """The clipped sums of one shape of pass.
 
@@ -223,18 +256,7 @@ class CapturedPass:
         self.weights = weights.clone()
         self.step = step.moved_to(torch.empty_like(step.words, device=weights.device))
         self.sums = weights.new_empty(step.draws, weights.shape[1])
-        self._graph = torch.cuda.CUDAGraph()
-        expected = self._warm_up(body)
-        try:
-            with torch.cuda.graph(self._graph, pool=pool):
-                self._record(body)
-        except Exception as problem:
-            _end_failed_recording()
-            raise UncapturableError(str(problem)) from problem
-        self._graph.replay()
-        gap = float((self.sums - expected).norm())
-        if not gap <= _AGREEMENT * float(expected.norm()):
-            raise UncapturableError("its recording computes something else")
+        self._graph, self.sums = recorded(lambda: self._record(body), pool=pool)
 
     def load(self, step: PackedStep) -> PackedStep:
         """Put the next step into the recording's memory; the weights are the caller's to write."""
@@ -245,21 +267,10 @@ class CapturedPass:
         self._graph.replay()
         return self.sums
 
-    def _record(self, body: PassBody) -> None:
-        self.sums.zero_()
-        body(self.step, self.weights, self.sums)
-
-    def _warm_up(self, body: PassBody) -> Tensor:
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            for _ in range(_WARM_UPS):
-                self._record(body)
-            expected = self.sums.clone()
-        here.wait_stream(aside)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the recording has memory of its own
-        return expected
+    def _record(self, body: PassBody) -> Tensor:
+        sums = self.sums.zero_()
+        body(self.step, self.weights, sums)
+        return sums
 
 
 def _end_failed_recording() -> None:

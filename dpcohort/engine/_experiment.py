@@ -416,13 +416,12 @@ def merged_std(noise_stds: FloatArray, step_size: float) -> float:
     return float(step_size * np.linalg.norm(noise_stds) / noise_stds.size)
 
 
-def member_lattice(cohort: Cohort, plan: Plan, position: int) -> Lattice | None:
-    """The lattice of one draw of a distributed cohort; those of all have one unit in their sum.
+def member_lattices(cohort: Cohort, plan: Plan) -> list[Lattice | None]:
+    """The lattices of the draws of a distributed cohort; they have one unit in their sum.
 
     Args:
         cohort: with weights and shares.
         plan: clip and sizes.
-        position: which draw.
 
     Returns:
         None for a draw of no weight, which adds nothing.
@@ -431,8 +430,10 @@ def member_lattice(cohort: Cohort, plan: Plan, position: int) -> Lattice | None:
         InputError: a weight too small or too large for the noise of the cohort.
     """
     _, multipliers, exponent = _common_lattice(cohort, plan)
-    multiplier = float(multipliers[position])
-    return Lattice(multiplier, plan.training.clip, exponent) if multiplier < math.inf else None
+    return [
+        Lattice(multiplier, plan.training.clip, exponent) if multiplier < math.inf else None
+        for multiplier in multipliers.tolist()
+    ]
 
 
 def _common_lattice(cohort: Cohort, plan: Plan) -> tuple[float, FloatArray, int]:
@@ -456,7 +457,7 @@ def release_sum(
     """The sum of a distributed cohort's updates with the noise of all its shares: what may leave.
 
     Args:
-        total: [D] int64, the integers of all draws on ``member_lattice``. SENSITIVE.
+        total: [D] int64, the integers of all draws on ``member_lattices``. SENSITIVE.
         cohort: who is in it.
         experiment: with private streams.
         dtype: of the result.
@@ -572,7 +573,8 @@ class Draw:
 
     def step_size(self, step: int) -> float:
         """Factor on its mean gradient."""
-        return float(self.experiment.step_sizes(self.cohort, step)[self.position])
+        weights, alpha = self.cohort.weights, self.experiment.step_size(self.cohort.round, step)
+        return alpha if weights is None else alpha * float(weights[self.position])
 
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B."""

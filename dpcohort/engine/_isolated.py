@@ -30,15 +30,17 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpcohort import tasks
 from dpcohort._validate import IntArray
+from dpcohort.engine import _segment_kernel as segment_kernel
+from dpcohort.engine._joined_draws import JoinedDraws
 from dpcohort.engine._lattice import Lattice, gradient_norms
+from dpcohort.engine._linear import Gather, LinearModel, is_ours
 from dpcohort.engine._rounds import one_thread_each
 from dpcohort.engine.clipping import (
     ClippedNetwork,
@@ -47,7 +49,6 @@ from dpcohort.engine.clipping import (
     Loss,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping import _per_example as per_example
 from dpcohort.engine.clipping._network import made_up_targets
 from dpcohort.errors import InputError
 from dpcohort.models._apart import in_known_parts
@@ -59,13 +60,10 @@ from dpcohort.models._each_alone import (
     made_up_inputs,
     treats_alike,
 )
-from dpcohort.models._persons import PersonLoss
 from dpcohort.plugins import telling
 
-#: Inputs and targets of some rows. SENSITIVE.
-Gather = Callable[[IntArray], tuple[Tensor, Tensor]]
-
-#: Records of a pass; more on a GPU, whose passes cost as much to start as to do.
+#: Records of a pass. On a GPU, which takes another kernel for every size, it is the largest that
+#: fits: passes cost as much to start as to do.
 _PASS_SIZES = {"cpu": (32, 64, 96, 128), "cuda": (32, 64, 128, 256, 512, 1024)}
 #: Numbers of their gradients, and what is kept of them on the way.
 _PASS_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 27}
@@ -126,6 +124,8 @@ class IsolatedModel:
         self._blanks = [one.new_zeros(1, *one.shape[1:]) for one in (inputs, targets)]
         self._sizes: Sequence[int] = ()
         self._network: ClippedNetwork | None = None
+        #: The closed form of a linear model; other models have none.
+        self._linear: LinearModel | None = None
         reason = "records are computed one by one here"
         if shared:
             self._network, reason = self._shared()
@@ -155,22 +155,56 @@ class IsolatedModel:
                 other._alone = self._gradients_alone()
         return other
 
+    def joined_draws(self, gather: Callable[[Tensor], Any], most_rows: int) -> JoinedDraws | None:
+        """What adds up many draws in one pass; None where records are computed one by one.
+
+        Args:
+            gather: gives inputs and targets of stored rows.
+            most_rows: of a pass.
+        """
+        if self._network is None:
+            return None
+        return JoinedDraws(
+            self._network, gather, self._made_up, self._shaken(), most_rows=most_rows
+        )
+
     @torch.no_grad()
+    def clipped_sums(
+        self,
+        weights: Sequence[Tensor],
+        lattices: Sequence[Lattice],
+        rows: Sequence[IntArray],
+        gather: Gather,
+        batch_sizes: Sequence[int],
+    ) -> Tensor:
+        """The records' gradients, each clipped and on the lattice, added up by draw. SENSITIVE.
+
+        Args:
+            weights: [D] of each draw.
+            lattices: of the sums.
+            rows: of the records of each draw.
+            gather: gives their inputs and targets.
+            batch_sizes: about how many there are; public.
+
+        Returns:
+            [draws, D] int64. A record without a gradient adds nothing.
+        """
+        if self._linear is not None:
+            return self._linear.integer_sums(
+                torch.stack(list(weights)), rows, gather, batch_sizes, lattices=lattices
+            )
+        draws = zip(weights, lattices, rows, batch_sizes, strict=True)
+        return torch.stack([self._sum_of_one(*one[:3], gather, one[3]) for one in draws])
+
     def clipped_sum(
         self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
     ) -> Tensor:
-        """The records' gradients, each clipped and on the lattice, added up. SENSITIVE.
+        """The same of one draw, [D]."""
+        return self.clipped_sums([weights], [lattice], [rows], gather, [batch_size])[0]
 
-        Args:
-            weights: [D].
-            lattice: of the sum.
-            rows: of the records.
-            gather: gives their inputs and targets.
-            batch_size: about how many there are; public.
-
-        Returns:
-            [D] int64. A record without a gradient adds nothing.
-        """
+    def _sum_of_one(
+        self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
+    ) -> Tensor:
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
         size = next((size for size in self._sizes if size >= batch_size), None)
         size = size or (self._sizes[-1] if self._sizes else self._at_a_time)
@@ -224,7 +258,7 @@ class IsolatedModel:
 
     def _shared(self) -> tuple[ClippedNetwork | None, str]:
         """The network that computes records side by side; None, and why, where it may not."""
-        if not _is_ours(self._loss):
+        if not is_ours(self._loss):
             return None, "the loss is your own, and might mix records"
         dimension, kind = self.layout.dimension, self._blanks[0].device.type
         sizes = _PASS_SIZES.get(kind, _PASS_SIZES["cpu"])
@@ -245,10 +279,15 @@ class IsolatedModel:
                 return None, network.path.reason
             kept = _KEPT_NUMBERS.get(kind, 1) // network.path.floats_per_example
             most = max(sizes[0], min(kept, _PASS_NUMBERS.get(kind, 1) // dimension))
-            self._sizes = [size for size in sizes if size <= most]
+            self._sizes = [size for size in sizes if size <= most][0 if kind == "cpu" else -1 :]
             if not self._is_tried(network):
                 self._sizes = ()
                 return None, "on this machine a record's last bits depend on the others in a batch"
+            linear = LinearModel.of(known, self._loss, *self._blanks)
+            if linear is not None and linear.keeps_apart(
+                self._shaken(), *self._made_up(linear.line)
+            ):
+                self._linear = linear
         return network, ""
 
     @torch.no_grad()
@@ -259,7 +298,11 @@ class IsolatedModel:
         def rows_of(*records: Tensor) -> Tensor:
             """All that a record's integers are made of, and its loss."""
             parts, _ = network.own_gradients(weights, *records)
-            norms, copies = gradient_norms(parts)
+            losses = network.own_losses(weights, *records)[:, None]
+            flat = [rows.double() for part in parts for rows in part]
+            if segment_kernel.fits(parts):  # which take one record at a time
+                return torch.cat([losses, losses, *flat], dim=1)
+            norms, _ = gradient_norms(parts)
             few = [
                 gradient_norms(
                     [tuple(one[at : at + _ROWS_TOGETHER] for one in part) for part in parts]
@@ -267,9 +310,7 @@ class IsolatedModel:
                 for at in range(0, len(norms), _ROWS_TOGETHER)
             ]
             norms = torch.stack([norms, torch.cat([some for some, _ in few])], dim=1)
-            losses = network.own_losses(weights, *records).to(norms)
-            flat = [rows for part in copies for rows in part]
-            return torch.cat([norms, losses[:, None], *flat], dim=1)
+            return torch.cat([norms, losses, *flat], dim=1)
 
         made_up = self._made_up(self._sizes[-1])
         norms, of_few = rows_of(*made_up)[:, :2].T
@@ -316,15 +357,3 @@ class IsolatedModel:
             return found
 
         return gradient
-
-
-def _is_ours(loss: Loss) -> bool:
-    """Whether a loss is this package's own, which gives a number of each example by itself."""
-    if type(loss) is PersonLoss:
-        return _is_ours(loss.of_rows)
-    if not isinstance(loss, FunctionType):
-        return False
-    if loss is per_example.cross_entropy:
-        return True
-    ours = loss.__globals__ is vars(tasks)
-    return ours and loss.__qualname__.startswith(f"{tasks.Task.loss_on.__qualname__}.")

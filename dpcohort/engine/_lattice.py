@@ -64,6 +64,7 @@ a δ by at most (1 + e^ε) D n 2^-130, which is paid for (:func:`delta_of_sampli
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ from torch import Tensor
 
 from dpcohort._validate import IntArray, number, whole_number
 from dpcohort.engine import _lattice_noise_kernel as lattice_noise_kernel
+from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine._lattice_noise_kernel import BLOCKS, SPAN
 from dpcohort.engine.clipping._layers import Part
 
@@ -134,8 +136,8 @@ def add_rounded_gaussian_(total: Tensor, exponent: int, key: bytes) -> Tensor:
         True
     """
     _check(exponent, len(key))
-    for part, noise in _in_blocks(total.numel(), exponent, key):
-        total[part] += noise
+    for _, part, noise in _in_blocks(total.numel(), [exponent], [key]):
+        total[part] += noise[0]
     return total
 
 
@@ -146,6 +148,7 @@ def release(
     *,
     factors: Sequence[float],
     dtype: torch.dtype,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """``factor (total + noise)`` of each row, rounded to floats: what may leave a private step.
 
@@ -155,6 +158,7 @@ def release(
         keys: of each row, 32 random bytes that are used for nothing else, ever.
         factors: public numbers.
         dtype: of the result.
+        meanwhile: work for the host while a GPU computes; elsewhere nothing is done with it.
 
     Returns:
         [rows, D], on the device of ``totals``.
@@ -169,19 +173,19 @@ def release(
         _check(exponent, size)
     if totals.is_cuda:
         out = torch.empty(totals.shape, dtype=dtype, device=totals.device)
-        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors)
+        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors, meanwhile)
         if doubtful is not None:
             for row, span in doubtful:  # those spans again, on the host
                 part = slice(SPAN * span, SPAN * (span + 1))
                 total = totals[row, part].cpu()
-                total += _noise(span, total.numel(), exponents[row], keys[row])
+                total += _noise(span, total.numel(), exponents[row : row + 1], [keys[row]])[0]
                 out[row, part] = (total.double() * factors[row]).to(out)
             return out
     rows = totals.to("cpu")  # the same integers, on a machine without the kernel
     out = torch.empty(rows.shape, dtype=dtype)
-    for row, (exponent, key, factor) in enumerate(zip(exponents, keys, factors, strict=True)):
-        for part, noise in _in_blocks(rows.shape[1], exponent, key):
-            out[row, part] = noise.add_(rows[row, part]).double().mul_(factor)
+    scales = torch.tensor(factors, dtype=torch.float64)[:, None]
+    for some, part, noise in _in_blocks(rows.shape[1], exponents, keys):
+        out[some, part] = noise.add_(rows[some, part]).double().mul_(scales[some]).to(dtype)
     return out.to(totals.device)
 
 
@@ -234,52 +238,69 @@ def _check(exponent: int, key_bytes: int) -> None:
         raise ValueError(f"a key has {KEY_BYTES} bytes, not {key_bytes}")
 
 
-def _in_blocks(count: int, exponent: int, key: bytes) -> Iterator[tuple[slice, Tensor]]:
-    """The noise of so many coordinates, some at a time: what is computed stays in a cache."""
-    for start in range(0, count, SPAN * _SPANS_AT_A_TIME):
-        part = slice(start, min(count, start + SPAN * _SPANS_AT_A_TIME))
-        yield part, _noise(start // SPAN, part.stop - start, exponent, key)
+def _in_blocks(
+    count: int, exponents: Sequence[int], keys: Sequence[bytes]
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """The noise [keys, count], some at a time: what is computed stays in a cache."""
+    at_a_time = max(1, _SPANS_AT_A_TIME // max(1, -(-count // SPAN)))
+    for row in range(0, len(keys), at_a_time):
+        some = slice(row, row + at_a_time)
+        for start in range(0, count, SPAN * _SPANS_AT_A_TIME):
+            part = slice(start, min(count, start + SPAN * _SPANS_AT_A_TIME))
+            noise = _noise(start // SPAN, part.stop - start, exponents[some], keys[some])
+            yield some, part, noise
 
 
-def _noise(span: int, count: int, exponent: int, key: bytes) -> Tensor:
-    """The noise of so many coordinates, from this span on."""
-    noise, doubtful = _nearly_exact(span, count, exponent, key)
-    for position in doubtful:
-        noise[position] = exact_coordinate(SPAN * span + position, exponent, key)
+def _noise(span: int, count: int, exponents: Sequence[int], keys: Sequence[bytes]) -> Tensor:
+    """The noise of so many coordinates of each key, from this span on."""
+    noise, doubtful = _nearly_exact(span, count, exponents, keys)
+    for row, position in doubtful:
+        exact = exact_coordinate(SPAN * span + position, exponents[row], keys[row])
+        noise[row, position] = exact
     return noise
 
 
-def _nearly_exact(span: int, count: int, exponent: int, key: bytes) -> tuple[Tensor, list[int]]:
-    """Noise from this span on, right in all places but the doubtful ones."""
-    spans = -(-count // SPAN)
-    stream = _stream(key, span * BLOCKS, 64 * BLOCKS * spans)
-    blocks = np.frombuffer(stream, dtype="<u4").reshape(spans, BLOCKS, 16)
-    words = np.ascontiguousarray(blocks.transpose(0, 2, 1), dtype=np.uint32)
-    last = words[:, 2:15:3]
-    three = words[:, 15:] >> (6 * np.arange(_PAIRS, dtype=np.uint32))[:, None]
-    u = _unit(words[:, 0:15:3], last >> np.uint32(16), three)
-    v = _unit(words[:, 1:15:3], last & np.uint32(0xFFFF), three >> np.uint32(3))
+def _nearly_exact(
+    span: int, count: int, exponents: Sequence[int], keys: Sequence[bytes]
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Noise [keys, count] from this span on, right in all places but the doubtful ones."""
+    spans, halves, pairs, blocks = -(-count // SPAN), 2, _PAIRS, BLOCKS
+    if 0 < count <= SPAN // 2:  # no more of a span than is asked for
+        halves, pairs, blocks = 1, -(-count // BLOCKS), min(count, BLOCKS)
+    size = 64 * (BLOCKS * (spans - 1) + blocks)
+    stream = b"".join(_stream(key, span * BLOCKS, size) for key in keys)
+    words = np.frombuffer(stream, dtype="<u4").reshape(len(keys), spans, blocks, 16)
+    words = np.ascontiguousarray(words.transpose(0, 1, 3, 2), dtype=np.uint32)
+    used, last = 3 * pairs, words[:, :, 2 : 3 * pairs : 3]
+    three = words[:, :, 15:] >> (6 * np.arange(pairs, dtype=np.uint32))[:, None]
+    u = _unit(words[:, :, 0:used:3], last >> np.uint32(16), three)
+    v = _unit(words[:, :, 1:used:3], last & np.uint32(0xFFFF), three >> np.uint32(3))
     angle = torch.from_numpy(v).mul_(2.0 * math.pi)
     radius = np.log(u)
     radius *= -2.0
     np.sqrt(radius, out=radius)
     # 1/2 - 2^e (2^-47 r + 2^-49 / (u r)): farther than this from the integer is too near the next.
     u *= radius
-    sure = torch.from_numpy(u).reciprocal_().mul_(-(2.0 ** (exponent - 49)))
+    deviations = torch.tensor([2.0**exponent for exponent in exponents], dtype=torch.float64)
+    deviations = deviations.view(-1, 1, 1, 1)
+    sure = torch.from_numpy(u).reciprocal_().mul_(-(2.0**-49) * deviations)
     length = torch.from_numpy(radius)
-    sure.add_(length, alpha=-(2.0 ** (exponent - 47))).add_(0.5)
-    length.mul_(2.0**exponent)
-    noise = torch.empty(spans, 2, _PAIRS, BLOCKS, dtype=torch.int64)
-    doubtful: list[int] = []
-    for half, turned in enumerate((angle.cos(), angle.sin_())):
-        turned.mul_(length)
+    length.mul_(deviations)
+    sure.add_(length, alpha=-(2.0**-47)).add_(0.5)
+    noise = torch.empty(len(keys), spans, halves, pairs, blocks, dtype=torch.int64)
+    doubtful: list[tuple[int, int]] = []
+    for half in range(halves):
+        turned = (angle.sin_() if half else angle.cos()).mul_(length)
         nearest = turned.round()
-        noise[:, half] = nearest
+        noise[:, :, half] = nearest
         gap = turned.sub_(nearest).abs_().sub_(sure)
         if float(gap.max()) >= 0.0:
-            places = (gap >= 0.0).nonzero().tolist()
-            doubtful += [SPAN * s + SPAN // 2 * half + BLOCKS * k + i for s, k, i in places]
-    return noise.view(-1)[:count], [position for position in doubtful if position < count]
+            doubtful += [
+                (row, SPAN * s + SPAN // 2 * half + BLOCKS * k + i)
+                for row, s, k, i in (gap >= 0.0).nonzero().tolist()
+            ]
+    noise = noise.view(len(keys), -1)[:, :count]
+    return noise, [(row, position) for row, position in doubtful if position < count]
 
 
 def _unit(first: Words, half: Words, three: Words) -> NDArray[np.float64]:
@@ -307,8 +328,8 @@ SMALLEST_NOISE = 2.0**-20
 LARGEST_NOISE = 2.0 ** (LARGEST_EXPONENT - _BITS)
 #: Clipping aims this much lower, more than floats can round it up again.
 _SLACK = 1e-5
-#: And the integers' norm, itself a float sum, must be this much below the bound.
-_CHECKED = 1e-6
+#: And the integers' norm, itself a float sum, must be below this much of the bound.
+_PASSES = math.sqrt(1 - 1e-6)
 #: Numbers of gradients that are cut to integers at a time on a CPU; so few of a pair are formed.
 _NUMBERS_AT_A_TIME, _SMALL = 1 << 21, 1 << 12
 #: Integers in float64 add up exactly to this.
@@ -358,19 +379,19 @@ class Lattice:
                 "common_exponent", self.common_exponent, at_least=least, at_most=LARGEST_EXPONENT
             )
 
-    @property
+    @functools.cached_property
     def exponent(self) -> int:
         """The exponent e: the noise has standard deviation 2^e."""
         if self.common_exponent is not None:
             return self.common_exponent
         return exponent_for(self.noise_multiplier)
 
-    @property
+    @functools.cached_property
     def unit(self) -> float:
         """The distance g = z C / 2^e between two points of the lattice."""
         return math.ldexp(self.noise_multiplier * self.clip, -self.exponent)
 
-    @property
+    @functools.cached_property
     def bound(self) -> float:
         """C/g = 2^e / z, what a record may contribute at most, in units of g."""
         return math.ldexp(1.0, self.exponent) / self.noise_multiplier
@@ -411,6 +432,10 @@ class Lattice:
         first = parts[0][0]
         if there is None:
             there = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        if segment_kernel.fits(parts) and len(there) * self.bound < segment_kernel.LARGEST_SUM:
+            bounds, whole = self.bound * there.double(), torch.tensor([0, len(there)])
+            clips, ends = torch.full_like(bounds, self.clip), whole.to(first.device)[:, None]
+            return [total[0] for total in segment_sums(parts, clips, bounds, *ends)]
         lengths = [_length(part) for part in parts]
         at_a_time = len(there)
         if first.device.type == "cpu":  # what is computed of these rows stays in a cache
@@ -430,10 +455,9 @@ class Lattice:
 
     def _cut_sums(self, norms: Tensor, parts: Sequence[Part], there: Tensor) -> list[Tensor]:
         """The sums of parts, which are used up, on the lattice."""
-        finite = torch.isfinite(norms) & there
-        within = norms <= self.clip * (1 - _SLACK)
-        factors = torch.where(within, 1 / self.clip, (1 - _SLACK) / norms) * self.bound
-        factors = torch.where(finite, factors, 0.0)[:, None]
+        terms = norms.new_tensor([self.clip, self.bound])
+        factors, finite = factors_and_finite(norms, there, *terms)
+        factors = factors[:, None]
         # All bits of a row that is not finite become 0, whatever they were: NaN times 0 is NaN.
         for part in parts:
             for rows in part:
@@ -446,7 +470,7 @@ class Lattice:
             else:
                 cuts.append(_cut_off_(part[0].mul_(factors)))
         lengths = _joined_norms([torch.linalg.vector_norm(cut, dim=1) for cut in cuts])
-        passed = (lengths <= self.bound * math.sqrt(1 - _CHECKED)).double()
+        passed = (lengths <= self.bound * _PASSES).double()
         if len(there) * self.bound < _EXACT_IN_FLOAT64:  # however a product adds up
             return [(passed @ cut).long() for cut in cuts]
         return [(passed[:, None] * cut).long().sum(0) for cut in cuts]
@@ -464,6 +488,67 @@ class Lattice:
         """
         terms = ([self.exponent], [key])
         return release(total[None], *terms, factors=[scale * self.unit], dtype=dtype)[0]
+
+
+def segment_sums(
+    parts: Sequence[Part], clips: Tensor, bounds: Tensor, starts: Tensor, stops: Tensor
+) -> list[Tensor]:
+    """``Lattice.clipped_sums`` of many lattices and draws at once, by kernels of a GPU. SENSITIVE.
+
+    Args:
+        parts: as there, on which the kernels work (``segment_kernel.fits``).
+        clips: [records] C of each, in float64.
+        bounds: [records] what each may contribute; 0 of one that is not there.
+        starts: [segments] the first record of each.
+        stops: [segments] the one behind its last.
+
+    Returns:
+        The sums [segments, numbers] of each part, int64.
+    """
+    parts = [tuple(one.contiguous() for one in part) for part in parts]
+    norms = segment_kernel.squares(parts).sqrt()
+    factors, _ = factors_and_finite(norms, bounds > 0, clips, bounds)
+    passed = segment_kernel.cut_squares(parts, factors).sqrt() <= bounds * _PASSES
+    factors = torch.where(passed, factors, 0.0)
+    return segment_kernel.sums(parts, factors, starts, stops, torch.int64)
+
+
+#: The lattice of a noise multiplier and a clip; a training has few.
+lattice_of = functools.lru_cache(maxsize=1 << 14)(Lattice)
+
+
+def factors_and_finite(
+    norms: Tensor, there: Tensor, clip: Tensor, bound: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What brings gradients of these norms to the lattice, clipped; and which are numbers.
+
+    Args:
+        norms: of gradients, in float64.
+        there: false for those that count for nothing.
+        clip: C, one for all or one each.
+        bound: C/g.
+
+    Returns:
+        Factors, 0 for all that count for nothing or are not finite; and which are left.
+    """
+    finite = torch.isfinite(norms).logical_and_(there)
+    factors = torch.minimum((1 - _SLACK) / norms, 1 / clip).mul_(bound)
+    return torch.where(finite, factors, 0.0), finite
+
+
+def cut_sum(scaled: Tensor, bound: Tensor) -> Tensor:
+    """Sums [sums, n] over the records of clipped gradients that are cut to integers.
+
+    Args:
+        scaled: [sums, records, n] in units of the lattice, all of them numbers; used up.
+        bound: [sums, 1], what a record may contribute at most.
+    """
+    cut = _cut_off_(scaled)
+    passed = torch.linalg.vector_norm(cut, dim=2) <= bound * _PASSES
+    if cut.shape[1] * float(bound.max()) < _EXACT_IN_FLOAT64:  # however a product adds up
+        return torch.bmm(passed.double()[:, None], cut)[:, 0].long()
+    sums: Tensor = (passed[..., None] * cut).long().sum(1)
+    return sums
 
 
 def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:

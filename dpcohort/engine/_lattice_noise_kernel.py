@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import mpmath
@@ -35,8 +35,11 @@ def release(
     exponents: Sequence[int],
     keys: Sequence[bytes],
     factors: Sequence[float],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[tuple[int, int]] | None:
     """Write ``factor (total + noise)`` of each row of ``totals`` [rows, D] to ``out``.
+
+    ``meanwhile`` is work for the host before it waits for the device.
 
     Returns:
         Rows and spans that hold undecided coordinates and are to be written again; None, and
@@ -75,6 +78,7 @@ def release(
         # What a product was rounded by must not be recomputed without the rounding.
         enable_fp_fusion=False,
     )  # fmt: skip
+    meanwhile()
     found, undecided = counters.tolist()
     if found > _LISTED:  # what was written must not be used
         raise RuntimeError("more doubtful coordinates than there can be: the GPU computes wrongly")

@@ -29,7 +29,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,6 +69,12 @@ class Streams:
         self.source = source
         self._keys: dict[str, WordArray] = {}
         self._local = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Seeded streams are the same in another process; private ones stay where they are."""
+        if self.seed is None:
+            raise TypeError("private streams stay in their process")
+        return Streams.seeded, (self.seed,)
 
     @classmethod
     def seeded(cls, seed: int) -> Streams:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.aggregation import Cohort
-from dpcohort.engine._experiment import Draw, Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine._experiment import Draw, Engine, Experiment, member_lattices, release_sum
 from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._lattice import Lattice
 from dpcohort.engine._randomness import standard_noise_
@@ -107,8 +107,7 @@ class ReferenceEngine(Engine):
         """Lines 10 to 19 of a whole cohort with distributed noise: one sum, and its noise once."""
         experiment, cohort = draws[0].experiment, draws[0].cohort
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for draw in draws:
-            lattice = member_lattice(cohort, experiment.plan, draw.position)
+        for draw, lattice in zip(draws, member_lattices(cohort, experiment.plan), strict=True):
             if lattice is not None:
                 total += self._integers(draw, weights, 0, lattice)  # 13-16
         return release_sum(total, cohort, experiment, dtype=weights.dtype)  # 17

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dpcohort.runs._run import Callback as Callback
     from dpcohort.runs._run import Curve as Curve
     from dpcohort.runs._run import Run as Run
+    from dpcohort.runs._sweep import Workers as Workers
     from dpcohort.runs._training import folder_name as folder_name
     from dpcohort.runs._training import train as train
     from dpcohort.runs._training import train_group as train_group
@@ -75,6 +76,7 @@ __all__, __getattr__, __dir__ = names_on_use(
     _provenance="NOT_PRIVATE",
     _receipts="ClientReceipt Receipt make_receipts",
     _run="Callback Curve Run",
+    _sweep="Workers",
     _training="folder_name train train_group train_side_by_side",
     _verification="Finding Verification verify_run",
 )

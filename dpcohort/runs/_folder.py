@@ -25,7 +25,13 @@ from safetensors.numpy import save
 
 from dpcohort._version import __version__
 from dpcohort.atomic_file import atomic_writer, new_file_mode, sync_folder, write_text
-from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
+from dpcohort.errors import (
+    DataMissingError,
+    FileFormatError,
+    InputError,
+    VerificationError,
+    WaitingError,
+)
 from dpcohort.limits import LARGEST_JSON, LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.text_files import finite_json, parse_json
 
@@ -336,7 +342,7 @@ def open_log(path: Path, *, exclusive: bool = False) -> FileIO:
     try:
         file = FileIO(path, "a+", opener=lambda name, flags: os.open(name, flags, new_file_mode()))
         if exclusive:
-            _lock(file)
+            lock(file)
         file.seek(0)
         content = file.readall()
         if not content.endswith(b"\n"):
@@ -346,18 +352,58 @@ def open_log(path: Path, *, exclusive: bool = False) -> FileIO:
     return file
 
 
-def _lock(file: FileIO) -> None:
-    """Keep every other process out until this one closes the file or dies."""
+def lock(file: FileIO, *, doing: str = "is training in this folder") -> None:
+    """Keep every other process out until this one closes the file or dies.
+
+    Args:
+        file: open, of this process.
+        doing: what the other process does, in words.
+
+    Raises:
+        WaitingError: another process, which is alive, has it; the file is closed.
+    """
     if fcntl is None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        path = Path(os.fsdecode(file.name))
         file.close()
-        raise InputError.because(
-            f"{file.name} is in use: another process is training in this folder. Wait for it, "
+        raise WaitingError.because(
+            f"{path} is in use: {holder(path) or 'another process'} {doing}. Wait for it, "
             "or choose another folder."
         ) from None
+
+
+def holder(path: Path) -> str | None:
+    """The living process that has locked a file, in words; None where nobody has.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open_log(Path(folder) / "log.jsonl", exclusive=True) as log:
+        ...         holder(Path(folder) / "log.jsonl") == f"process {os.getpid()}"
+        ...     holder(Path(folder) / "log.jsonl") is None
+        True
+        True
+    """
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except BlockingIOError:
+        pass
+    except (OSError, AttributeError):  # not there; no locks on this system
+        return None
+    try:
+        wanted = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == wanted:
+                return f"process {fields[4]}"
+    except (OSError, IndexError):
+        pass
+    return "another process"
 
 
 def append_line(file: FileIO, entry: Mapping[str, Any], *, durable: bool = True) -> None:
@@ -380,7 +426,7 @@ def append_line(file: FileIO, entry: Mapping[str, Any], *, durable: bool = True)
             raise
     except (OSError, ValueError) as error:  # a full disk; a file that is closed
         why = getattr(error, "strerror", None) or error
-        raise InputError.because(
+        raise WaitingError.because(
             f"{file.name} could not be written: {why}. Nothing after the last whole line was done; "
             "make room and go on with --resume."
         ) from None

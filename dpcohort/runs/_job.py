@@ -294,6 +294,10 @@ class Job(TrainingJob):
     label: str = ""
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made from; what it computed of that is computed anew in another process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @property
     def title(self) -> str:
         """Its label, or else the rules that make it what it is."""

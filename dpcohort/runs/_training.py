@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -28,6 +29,7 @@ from dpcohort.engine import (
 from dpcohort.errors import InputError
 from dpcohort.models._weights import frozen_sha256
 from dpcohort.plan import Plan
+from dpcohort.progress import Progress, silent
 from dpcohort.runs._config_data import configured_data
 from dpcohort.runs._config_job import configured_job
 from dpcohort.runs._configured import combinations
@@ -40,6 +42,7 @@ from dpcohort.runs._provenance import HOW_TO_SIMULATE
 from dpcohort.runs._ranks import share
 from dpcohort.runs._recorder import Recorder, closing
 from dpcohort.runs._run import Callback, Run
+from dpcohort.runs._sweep import Workers
 
 
 def train(
@@ -250,6 +253,8 @@ def train_grid(
     out: Path | None = None,
     device: str | None = None,
     callbacks: Iterable[Callback] = (),
+    workers: Workers | None = None,
+    progress: Progress = silent,
 ) -> dict[str, list[Run]]:
     """Train all combinations; the runs of one differ only in their seed.
 
@@ -258,7 +263,10 @@ def train_grid(
         seeds: runs of each combination; seed i of one and seed i of another start alike.
         out: keep the runs in folders ``out/COMBINATION/seed-N``; finished ones are not repeated.
         device: instead of the configuration's.
-        callbacks: called after each round of each run, whose label is its combination.
+        callbacks: called after each round of each run, whose label is its combination; not where
+            runs are trained in other processes.
+        workers: processes that train them; None is this one alone.
+        progress: told which combination had a run done, and how many are.
 
     Returns:
         The runs of each combination, by its name, in the order of the grid.
@@ -274,8 +282,34 @@ def train_grid(
             configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
             for i in range(seeds)
         ]
-    observers = tuple(callbacks)
-    return {name: train_group(name, jobs, out, observers) for name, jobs in prepared.items()}
+    workers, observers = workers or Workers(), tuple(callbacks)
+    # Runs go side by side in one process, and one by one where there are more.
+    cells = [
+        (name, group)
+        for name, jobs in prepared.items()
+        for group in ([[job] for job in jobs] if workers.are_elsewhere else [jobs])
+    ]
+    trained: dict[int, list[Run]] = {}
+    for place, runs in workers.results(
+        [partial(train_group, name, group, out) for name, group in cells],
+        callbacks=lambda _: observers,
+    ):
+        _refuse_runs_elsewhere(runs)
+        trained[place] = runs
+        progress(cells[place][0], len(trained), len(cells))
+    return {
+        name: [run for place, (of, _) in enumerate(cells) if of == name for run in trained[place]]
+        for name in prepared
+    }
+
+
+def _refuse_runs_elsewhere(runs: Sequence[Run]) -> None:
+    """Refuse runs whose folders a process on another machine wrote there."""
+    for path in (run.path for run in runs):
+        if path is not None and not path.exists():
+            raise InputError(
+                "--out", given=path, allowed="a folder that all machines of the cluster share"
+            )
 
 
 def train_group(

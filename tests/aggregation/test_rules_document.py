@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.plugins import RULES
+from dpcohort.plugins import RULES, rule_names
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "rules.md").read_text()
@@ -22,4 +22,4 @@ def section(kind):
 @pytest.mark.parametrize("kind", RULES)
 def test_the_table_lists_every_rule_once(kind):
     told = re.findall(r"^\| `([a-z-]+)` \|", section(kind), re.M)
-    assert sorted(told) == sorted(RULES[kind])
+    assert sorted(told) == sorted(rule_names(kind))  # those of the lab too

@@ -13,7 +13,7 @@ from dpcohort.clients._distributions import share_out, uniform
 from dpcohort.data import load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Experiment, ReferenceEngine, Streams, evaluator_on
 from dpcohort.models import build_model
-from dpcohort.plugins import RULES
+from dpcohort.plugins import rule_names
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def train(digits, partition):
     return accuracy
 
 
-@pytest.mark.parametrize("name", RULES["aggregation"])
+@pytest.mark.parametrize("name", rule_names("aggregation"))
 def test_every_aggregation_learns(train, name):
     # Ten classes: guessing gives a tenth.
     assert train("unbiased", name, **({"bound": 1.0} if name == "clipped-mean" else {})) > 0.3

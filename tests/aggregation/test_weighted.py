@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import trim_mean
 
 from dpcohort.aggregation import (
     Cohort,
@@ -19,6 +20,7 @@ from dpcohort.aggregation import (
     Mean,
     MinimumNoise,
     SizeWeighted,
+    TrimmedMean,
 )
 from dpcohort.aggregation._rule import sum_of_rows
 from dpcohort.errors import InputError
@@ -235,3 +237,11 @@ def test_a_client_nobody_counts_may_be_left_out_but_not_drawn(make_cohort):
 def test_bad_probabilities_are_explained(chosen, unbiased, message):
     with pytest.raises(InputError, match=message):
         ImportanceCompensated(probabilities=chosen, unbiased=unbiased)
+
+
+@pytest.mark.parametrize("trim", [0.0, 0.1, 0.2, 0.33, 0.49])
+def test_a_trimmed_mean_against_scipy(make_cohort, trim):
+    updates = torch.randn(10, 7, generator=torch.Generator().manual_seed(0)).double()
+    combined = TrimmedMean(trim=trim).combine(updates, make_cohort([1.0] * 10))
+    expected = trim_mean(updates.numpy(), trim, axis=0)
+    np.testing.assert_allclose(combined.numpy(), expected, rtol=1e-13)

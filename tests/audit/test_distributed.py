@@ -265,13 +265,14 @@ def _key_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _clip_after_scaling(patch: pytest.MonkeyPatch) -> None:
     """Every member's weighted gradients are held to the loudest one's bound."""
-    right = experiment.member_lattice
+    right = experiment.member_lattices
 
-    def broken(cohort: Any, plan: Any, position: int) -> Any:
-        return right(cohort, plan, int(np.argmax(cohort.weights / cohort.batch_sizes)))
+    def broken(cohort: Any, plan: Any) -> Any:
+        loudest = int(np.argmax(cohort.weights / cohort.batch_sizes))
+        return [right(cohort, plan)[loudest]] * len(cohort)
 
     for module in (batched, reference):
-        patch.setattr(module, "member_lattice", broken)
+        patch.setattr(module, "member_lattices", broken)
 
 
 def _rounded_after_the_clip(patch: pytest.MonkeyPatch) -> None:

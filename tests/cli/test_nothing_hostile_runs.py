@@ -168,13 +168,13 @@ FILES = {
     ),
     **dict.fromkeys(("certificate", "key", "authority"), ("data",)),
     **dict.fromkeys(("name", "data"), ("data", "config")),
-    **dict.fromkeys(("terms", "members"), ("terms",)),
+    **dict.fromkeys(("terms", "members", "federation"), ("terms",)),
     **dict.fromkeys(("path", "client"), ("run", "plan", "data")),
     "data_dir": ("cifar",),
 }
 #: What the others are given where they must be; None leaves them out.
 VALUES = {
-    **dict.fromkeys(("source", "config"), "good.toml"),
+    **dict.fromkeys(("source", "config", "federation"), "good.toml"),
     **dict.fromkeys(("clients",), "clients.csv"),
     **dict.fromkeys(("run", "runs", "sources"), "run-marker"),
     **dict.fromkeys(("terms",), "terms-name-hostile_marker.toml"),
@@ -190,7 +190,7 @@ out letter registry picture figure csv backup keep to socket folder tensorboard 
 rule eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges
 dataset neighbours across_runs per until person unit head setting superlink category leave_out
-latex require pull onnx sklearn torch csv_file
+latex require pull backend onnx sklearn torch csv_file
 """
 OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.

@@ -24,7 +24,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
-from dpcohort.engine._experiment import cohort_of, member_lattice, merged_noise_
+from dpcohort.engine._experiment import cohort_of, member_lattices, merged_noise_
 from dpcohort.engine._lattice import exact_coordinate, release
 from dpcohort.errors import InputError
 
@@ -333,7 +333,7 @@ def test_a_cohort_without_the_noise_that_was_accounted_for_is_refused(
 def test_the_unit_of_the_sum_is_the_same_for_all_members(make_plan: Any) -> None:
     plan = small(make_plan)
     cohort = cohort_of(plan, 0)
-    lattices = [member_lattice(cohort, plan, i) for i in range(3)]
+    lattices = member_lattices(cohort, plan)
     assert cohort.weights is not None
     units = [one.unit * g / 2 for one, g in zip(lattices, cohort.weights, strict=True) if one]
     np.testing.assert_allclose(units, units[0], rtol=1e-12)

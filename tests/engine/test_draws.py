@@ -25,6 +25,10 @@ def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[BatchedEn
     return BatchedEngine(model, [experiment], **options), plan
 
 
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs[:, 0] - targets).square()
+
+
 @pytest.mark.parametrize("options", [{}, {"draws_per_pass": 1}, {"micro_batch": 2}])
 def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     make_plan: Any, make_records: Any, options: dict[str, Any]
@@ -33,11 +37,10 @@ def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     plan = make_plan([6, 7], [[i % 2 for i in range(draws)]], noise=[0.0, 0.0])
     plan.batch_sizes = np.array([2, 5])  # each draw is divided by its own
     records = make_records(torch.randn(13, 4), [6, 7])
-    cohorts, start = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
+    cohorts, start = [cohort_of(plan, 0)], [torch.zeros(18, dtype=torch.float64)]
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1, bias=False)).double()
     single, together = (
-        BatchedEngine(
-            nn.Linear(4, 3).double(), [seeded(plan, records, 0, merged_noise=on)], **options
-        )
+        BatchedEngine(model, [seeded(plan, records, 0, merged_noise=on)], loss=squared, **options)
         .updates(start, cohorts)[0]
         .updates
         for on in (False, True)

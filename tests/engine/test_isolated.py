@@ -411,7 +411,7 @@ def test_a_record_adds_the_same_bits_beside_any_others(
 ) -> None:
     """Alone, in batches of every size, at any place, beside what overflows, at hostile weights."""
     torch.manual_seed(0)
-    count = 6 if way == "process" else 67
+    count = 5 if way == "process" else 35  # more than the 32 of a pass
     x, y = inputs(count).to(device), torch.arange(count, device=device) % 3
     isolated = IsolatedModel(model().to(device), cross_entropy, x[:3], y[:3])
     # Where a GPU's convolutions depend on what is beside a record, nothing is shared.
@@ -430,7 +430,7 @@ def test_a_record_adds_the_same_bits_beside_any_others(
 
     own = [total([row]) for row in range(count)]
     assert max(float(one.double().norm()) for one in own) <= lattice.bound
-    for size in {1, 2, 3, 4, 5, 31, 33, count} & set(range(count + 1)):
+    for size in {1, 2, 3, 5, 31, 33, count} & set(range(count + 1)):
         rows = rng.permutation(count)[:size]
         assert torch.equal(total(rows), torch.stack([own[row] for row in rows]).sum(0))
     losses = isolated.losses(start, x, y)

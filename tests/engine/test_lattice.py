@@ -214,15 +214,27 @@ def test_every_coordinate_is_the_exact_one(exponent):
     assert [int(found[p]) for p in places] == [exact_coordinate(p, exponent, KEY) for p in places]
 
 
+@pytest.mark.parametrize("count", [1, 62, 128, 500, 640, 641, 1300])
+def test_rows_have_the_noise_of_their_own_keys(count):
+    keys, exponents = [bytes([own]) * 32 for own in range(45)], [20 + own % 3 for own in range(45)]
+    totals = torch.zeros(45, count, dtype=torch.int64)
+    factors = [1.0 + own for own in range(45)]
+    found = lattice.release(totals, exponents, keys, factors=factors, dtype=torch.float64)
+    for row in (0, 1, 44):
+        for place in {0, count // 2, count - 1}:
+            wanted = factors[row] * exact_coordinate(place, exponents[row], keys[row])
+            assert float(found[row, place]) == wanted
+
+
 def test_doubtful_coordinates_are_found_where_float64_is_wrong():
     """Float64 alone gets the last digit of some wrong, and knows of which it may be."""
     exponent, count = LARGEST_EXPONENT, 6000
-    trusting, doubtful = lattice._nearly_exact(0, count, exponent, KEY)
+    (trusting,), doubtful = lattice._nearly_exact(0, count, [exponent], [KEY])
     settled = rounded_gaussian(count, exponent, lambda size: KEY)
     exact = np.array([exact_coordinate(place, exponent, KEY) for place in range(count)])
     wrong = np.flatnonzero(trusting.numpy() != exact)
     assert wrong.size > 3
-    assert set(wrong.tolist()) <= set(doubtful)
+    assert set(wrong.tolist()) <= {place for _, place in doubtful}
     assert np.array_equal(settled, exact)
 
 

@@ -2,7 +2,8 @@
 """A private training that is interrupted, resumed and killed, and looked at while it runs.
 
 What it leaves is no contradiction: it is unfinished, and what it counts holds. Each training is a
-process of its own, forked from one that trains nothing, which this file is as a program.
+process of its own, forked from one that trains nothing, which this file is as a program. It also
+kills and resumes a simulation, which ends in the same bytes (``benchmarks/resume.py``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -167,6 +169,7 @@ def test_neither_a_crash_nor_a_look_is_a_contradiction(tmp_path):
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "1 of 1 identical" in done.stdout
 
 
 if __name__ == "__main__":
@@ -175,3 +178,6 @@ if __name__ == "__main__":
     for kind in PLANS:
         ends(kind, Path(sys.argv[-1]) / kind)
     looks(Path(sys.argv[-1]))
+    resume = Path(__file__).parents[2] / "benchmarks" / "resume.py"
+    sys.argv = [str(resume), "--rounds", "4", "--kills", "1"]
+    sys.exit(runpy.run_path(str(resume))["main"]())

@@ -8,6 +8,7 @@ imported with this module alone, and told before to send no telemetry and to loo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import ssl
 import time
@@ -53,7 +54,7 @@ try:
     )
     from flwr.supercore.run import RunNotRunningException
     from flwr.superlink.grid import http_grid
-    from flwr.supernode.fleet_http_connection import http_request_response
+    from flwr.supernode import fleet_http_connection
 except ImportError as error:
     raise InputError.because(
         "a federation over machines needs Flower, which is not installed in a version that has "
@@ -65,6 +66,8 @@ SUPPORTED = ((1, 41), (1, 43))
 _RECORD, _BODY = "dpcohort", "body"
 #: Seconds between looks of a node for messages, at most: as long as a SuperNode's.
 _IDLE = 3.0
+#: Seconds until a node that was not let in tries again, at most.
+_LONGEST_WAIT = 60.0
 #: Bytes of a body that is sent in one part.
 _SHORT = 1 << 20
 #: A message is announced before its parts have come. Flower waits a second for one that has not;
@@ -118,7 +121,7 @@ class FlowerGrid:
         if not self._by_key:
             return [(str(place), int(node.node_id)) for place, node in enumerate(found)]
         return [
-            (_fingerprint(bytes(node.public_key)), int(node.node_id))
+            (known_key(bytes(node.public_key)), int(node.node_id))
             for node in found
             if node.status in ("", "online")
         ]
@@ -156,7 +159,7 @@ class FlowerGrid:
 
 
 @lru_cache(maxsize=1 << 16)
-def _fingerprint(public: bytes) -> str:
+def known_key(public: bytes) -> str:
     """Of a public key as Flower gives it; empty where there is none, or one of another kind."""
     try:
         return key_fingerprint(public)
@@ -214,39 +217,82 @@ def serve_node(
         FileFormatError: the key is no key of a node, or the certificate is none.
         DpcohortError: the SuperLink is there and does not answer as it should.
     """
-    try:
-        certificate, secret = authority.read_bytes(), key.read_bytes()
-    except OSError as error:
-        raise InputError.because(f"{error.filename} cannot be read: {error.strerror}.") from None
+    certificate, secret = certificate_in(authority), _content(key)
     try:
         private = load_ssh_private_key(secret, None)
     except (ValueError, UnsupportedAlgorithm):
         private = None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise FileFormatError(key, "it is not the private key of a node (node.key of a kit).")
-    try:
-        ssl.create_default_context(cadata=certificate.decode("ascii"))
-    except (ssl.SSLError, ValueError):
-        raise FileFormatError(authority, "it is not a certificate (ca.crt of a kit).") from None
     keys = (private, private.public_key())
-    with http_request_response(superlink, False, certificate, keys) as link:
-        say(f"joined as node {link[0]}")
-        receive, since = link[1], time.monotonic()
-        while True:
-            began = time.monotonic()
-            with contextlib.suppress(RunNotRunningException):  # it wants no more answers
-                came = receive()
-                if came is not None:
-                    try:
-                        _serve(carry, link, *came)
-                    except Exception as error:  # of this message; the server asks again
-                        say(f"a message came to nothing: {type(error).__name__}: {error}")
-                    since = time.monotonic()
-                    continue
-            # The more nodes ask, the longer an answer takes, and the more rarely each asks.
-            now = time.monotonic()
-            time.sleep(min(_IDLE, max(2 * (now - began), pause(now - since, longest=_IDLE))))
-    raise DpcohortError(f"the SuperLink at {superlink} does not answer as it should.")
+    # Flower would end the process, a few seconds later also one that wants to go on.
+    vars(fleet_http_connection)["flwr_exit"] = _not_let_in
+    for tries in itertools.count(1):
+        try:
+            with fleet_http_connection.http_request_response(
+                superlink, False, certificate, keys
+            ) as link:
+                _serve_on(carry, link, say)
+            raise DpcohortError(f"the SuperLink at {superlink} does not answer as it should.")
+        except _NotLetInError:
+            rest = min(5 * tries, _LONGEST_WAIT)
+            say(
+                "the SuperLink does not let this key in: it is not registered (yet), or another "
+                f"node has it, or one that was killed, for a minute; tried again in {rest:.0f} s"
+            )
+            time.sleep(rest)
+    raise AssertionError
+
+
+def certificate_in(path: Path) -> bytes:
+    """The certificate of a SuperLink's authority.
+
+    Raises:
+        InputError: the file cannot be read, or is none.
+    """
+    content = _content(path)
+    try:
+        ssl.create_default_context(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise FileFormatError(path, "it is not a certificate (ca.crt of a kit).") from None
+    return content
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError.because(f"{path} cannot be read: {error.strerror}.") from None
+
+
+class _NotLetInError(Exception):
+    """The SuperLink does not let a node in."""
+
+
+def _not_let_in(code: int, message: str) -> NoReturn:
+    raise _NotLetInError(message)
+
+
+def _serve_on(
+    carry: Callable[[bytes], bytes], link: Sequence[Any], say: Callable[[str], None]
+) -> NoReturn:
+    """Answer messages as long as the connection lasts."""
+    say(f"joined as node {link[0]}")
+    receive, since = link[1], time.monotonic()
+    while True:
+        began = time.monotonic()
+        with contextlib.suppress(RunNotRunningException):  # it wants no more answers
+            came = receive()
+            if came is not None:
+                try:
+                    _serve(carry, link, *came)
+                except Exception as error:  # of this message; the server asks again
+                    say(f"a message came to nothing: {type(error).__name__}: {error}")
+                since = time.monotonic()
+                continue
+        # The more nodes ask, the longer an answer takes, and the more rarely each asks.
+        now = time.monotonic()
+        time.sleep(min(_IDLE, max(2 * (now - began), pause(now - since, longest=_IDLE))))
 
 
 def _serve(carry: Callable[[bytes], bytes], link: Sequence[Any], head: Any, tree: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpcohort.deploy.flower._adapter import FlowerGrid, make_client_app, make_server_app
 from dpcohort.deploy.flower._federation import Federation
+from dpcohort.deploy.flower._status import Status
 from dpcohort.deploy.flower.client_app import carry
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import exhausted
@@ -76,15 +77,17 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
     folder = Path(path).parent / out
     by_key = not str(run_config.get("guards", ""))
     after = str(run_config.get("after", ""))
-    return federate(
-        federation,
-        FlowerGrid(grid, by_key=by_key),
-        out=folder,
-        resume=bool(run_config.get("resume", False)),
-        callbacks=(RoundPrinter(),),
-        by_place=not by_key,
-        after=Path(path).parent / after if after else None,
-    )
+    with Status(folder, rounds=federation.plan.training.rounds) as status:
+        return federate(
+            federation,
+            FlowerGrid(grid, by_key=by_key),
+            out=folder,
+            resume=bool(run_config.get("resume", False)),
+            callbacks=(RoundPrinter(),),
+            by_place=not by_key,
+            after=Path(path).parent / after if after else None,
+            tell=status.asks,
+        )
 
 
 class RoundPrinter:

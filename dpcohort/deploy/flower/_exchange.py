@@ -13,17 +13,23 @@ attempts and who is online, never on what an update contains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpcohort._validate import number, whole_number
+from dpcohort.deploy.flower._status import ASKED
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.
 Answer = tuple[str, bytes | None, str]
+#: Told of an exchange: its group, why clients have not answered yet, and who has.
+Tell = Callable[[str, Mapping[str, str], list[str]], None]
+_OFFLINE = "its node is not online"
+#: Seconds until a client that could not answer is asked again, at most.
+_LONGEST_REST = 60.0
 #: Seconds between two looks, at least.
 _SOON = 0.05
 
@@ -130,6 +136,13 @@ class Heard:
     attempts: int = 0
 
     @property
+    def away(self) -> str:
+        """Why no message to the client is under way."""
+        if self.attempts == 0:
+            return _OFFLINE
+        return self.errors[-1] if self.errors else "no guard answers at its node"
+
+    @property
     def reason(self) -> str:
         """Why nothing came, by the last of the errors."""
         return one_line("; ".join(self.errors[-2:])) or "no answer"
@@ -145,6 +158,8 @@ class Exchange:
         attempts: how often a client is asked at most.
         poll: seconds between looks for answers, at most. A client that could not answer is asked
             again after ten times as long, then twenty: a guard that died is started meanwhile.
+        tell: told by each exchange's group why clients have not answered yet, when that changes,
+            and who has.
         clock: tells the seconds.
         sleep: waits.
     """
@@ -157,13 +172,14 @@ class Exchange:
         timeout: float = 600.0,
         attempts: int = 3,
         poll: float = 0.5,
+        tell: Tell = lambda group, waiting, answered: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._transport, self._keys = transport, dict(keys)
         self._timeout = number("timeout", timeout, above=0)
         self._attempts = whole_number("attempts", attempts, at_least=1)
-        self._poll, self._clock, self._sleep = poll, clock, sleep
+        self._poll, self._tell, self._clock, self._sleep = poll, tell, clock, sleep
 
     def ask(
         self,
@@ -171,6 +187,7 @@ class Exchange:
         *,
         group: str,
         satisfied: Callable[[str, bytes], bool] = lambda client, body: True,
+        enough: Callable[[Collection[str]], bool] = lambda answered: True,
     ) -> dict[str, Heard]:
         """Send each client its message; return when all have answered or the time is over.
 
@@ -178,14 +195,17 @@ class Exchange:
             messages: by client.
             group: a name for the exchange in the transport's logs.
             satisfied: whether an answer is the last word; if not, the client is asked again.
+            enough: whether it will do that these have answered; if not, the time begins again.
         """
         began = self._clock()
         deadline = began + self._timeout
         heard = {client: Heard() for client in messages}
         due = dict.fromkeys(messages, began)  # when those that wait are asked, or asked again
         under_way: dict[str, str] = {}
+        told, times = dict[str, str](), 1
         while True:
-            for name, client in self._send(messages, due, heard, group, deadline):
+            may = {c: at for c, at in due.items() if heard[c].attempts < times * self._attempts}
+            for name, client in self._send(messages, may, heard, group, deadline):
                 under_way[name] = client
                 del due[client]
             for name, body, error in self._transport.pull(list(under_way)) if under_way else ():
@@ -197,19 +217,31 @@ class Exchange:
                 else:
                     heard[client].bodies.append(body)
                 if body is None or not satisfied(client, body):
-                    due[client] = self._clock() + 10 * self._poll * heard[client].attempts
-            due = {c: at for c, at in due.items() if heard[c].attempts < self._attempts}
-            if not due and not under_way:
-                break
-            if self._clock() >= deadline:
-                for client in sorted({*due, *under_way.values()}):
+                    rest = min(10 * self._poll * heard[client].attempts, _LONGEST_REST)
+                    due[client] = self._clock() + rest
+            waiting = dict.fromkeys(under_way.values(), ASKED) | {c: heard[c].away for c in due}
+            answered = [client for client in messages if client not in waiting]
+            if waiting != told or not waiting:
+                self._tell(group, waiting, answered)
+                told = waiting
+            left = [c for c in due if heard[c].attempts < times * self._attempts]
+            left += under_way.values()
+            now = self._clock()
+            if left and now < deadline:
+                pass
+            elif enough(answered):
+                for client in sorted(left):
                     heard[client].errors.append(
                         f"no answer within {self._timeout:g} s"
                         if heard[client].attempts
                         else f"its node was not online within {self._timeout:g} s"
                     )
                 break
-            now = self._clock()
+            else:  # asked for again by the same names, nothing is spent twice
+                times += 1
+                deadline = now + self._timeout
+                due |= dict.fromkeys(under_way.values(), now)
+                under_way = {}
             self._sleep(min(pause(now - began, longest=self._poll), max(0.0, deadline - now)))
         return heard
 

@@ -32,7 +32,7 @@ from dpcohort.deploy.ledger._terms import (
     evaluation_asked_of,
     reports_asked_of,
 )
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, WaitingError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
@@ -90,7 +90,8 @@ class Federation(Format):
         plan: cohorts, noise, clip.
         timeout: seconds for a round.
         attempts: how often a client is asked in a round, if nothing came.
-        quorum: share of a round's draws below which the round is passed over.
+        quorum: share of a round's draws for which a round waits; it is passed over if their guards
+            refuse for good.
         seed: of the initial weights; public.
         test: public test data, a name or a path; empty for none.
         out: the run folder; empty if it is said elsewhere.
@@ -356,7 +357,7 @@ def check_agreements(problems: Mapping[str, list[str]]) -> None:
     shown = lines[:_MOST_SHOWN]
     if len(lines) > len(shown):
         shown.append(f"... and {len(lines) - len(shown)} more")
-    raise InputError.because(
+    raise WaitingError.because(
         "not every client's terms cover the plan; nothing was asked and nothing spent.\n  "
         + "\n  ".join(shown)
     )

@@ -442,7 +442,7 @@ def _write_server(
         place.mkdir(parents=True)
     write_text(kit / "README.md", kit_text("operator.md", **values))
     write_text(server / "flwr" / "config.toml", kit_text("config.toml", **values))
-    for name in ("dpcohort-superlink.service", "nginx.conf"):
+    for name in ("dpcohort-superlink.service", "dpcohort-run.service", "nginx.conf"):
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
     for name in ("__init__.py", "server_app.py", "client_app.py"):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive._rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
-from dpcohort.deploy.flower._exchange import Exchange, Heard, Transport
+from dpcohort.deploy.flower._exchange import Exchange, Heard, Tell, Transport
 from dpcohort.deploy.flower._federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower._masked import ask_cards, checked_card, masked_round
 from dpcohort.deploy.flower._messages import (
@@ -78,6 +78,7 @@ def federate(
     poll: float = 0.5,
     by_place: bool = False,
     after: str | Path | None = None,
+    tell: Tell = lambda group, waiting, answered: None,
 ) -> Run:
     """Execute a plan with the clients behind a transport.
 
@@ -91,6 +92,7 @@ def federate(
         poll: seconds between looks for answers, at most.
         by_place: in a simulation, where nodes have no keys: any node serves any client.
         after: folder of the run that the plan goes on from, if it does.
+        tell: told who is waited for.
 
     Returns:
         The finished run.
@@ -103,9 +105,8 @@ def federate(
     if by_place:
         places = max(1, len(transport.nodes()))
         keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
-    exchange = Exchange(
-        transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
-    )
+    limits: Any = {"timeout": federation.timeout, "attempts": federation.attempts}
+    exchange = Exchange(transport, keys, **limits, poll=poll, tell=tell)
     job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = job.evaluator()
     trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
@@ -167,12 +168,17 @@ class GuardTrainer:
         (vector,), (cohort,) = parameters, cohorts
         if self._pool is not None:
             return [self._distributed(self._pool, vector, cohort)]
-        requests = self._requests(cohort, vector)
+        requests, quorum = self._requests(cohort, vector), self._federation.quorum * len(cohort)
         named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
         draws = {client: [draw for name, draw in named if name == client] for client in requests}
-        replies, heard = self._ask(requests, draws, group=str(cohort.round))
+        replies, heard = self._ask(
+            requests,
+            draws,
+            group=str(cohort.round),
+            enough=lambda answered: sum(len(draws[client]) for client in answered) >= quorum,
+        )
         rows = [i for i, (name, draw) in enumerate(named) if draw in replies[name].updates]
-        enough = len(rows) >= self._federation.quorum * len(cohort)
+        enough = len(rows) >= quorum
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
         write_exchange(self._run, summary, self._receipts)
         if not enough:
@@ -366,7 +372,12 @@ class GuardTrainer:
         }
 
     def _ask(
-        self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
+        self,
+        requests: Mapping[str, DrawRequest],
+        draws: Mapping[str, list[int]],
+        *,
+        group: str,
+        enough: Callable[[Collection[str]], bool] = lambda answered: True,
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
         people, replies = self._plan.population, {client: Reply() for client in requests}
 
@@ -379,7 +390,7 @@ class GuardTrainer:
             return not read_draws(body, requests[client], **asked).passing
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
-        heard = self._exchange.ask(messages, group=group, satisfied=read)
+        heard = self._exchange.ask(messages, group=group, satisfied=read, enough=enough)
         for client, reply in replies.items():
             if not heard[client].bodies:
                 reply.losses = dict.fromkeys(draws[client], heard[client].reason)

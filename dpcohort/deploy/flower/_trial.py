@@ -13,8 +13,6 @@ process has, and are ended together.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
 import secrets
 import shutil
@@ -265,19 +263,6 @@ class Trial:
             *(["--new-ledger"] if new_ledger else []),
         ])  # fmt: skip
 
-    def register(self) -> None:
-        """Register all nodes' public keys, by the operator, on the loopback address."""
-        for client in self.clients:
-            public = client_folder(self.kit, client) / "node.pub"
-            command = [program("flwr"), "supernode", "register", public, "dpcohort"]
-            self.start(self.named("register", client), [*command, "--name", client])
-        for client in self.clients:
-            name = self.named("register", client)
-            if self.processes.wait(name, seconds=_START) != 0:
-                raise DpcohortError(
-                    f"{client} could not be registered:\n{self.processes.tail(name)}"
-                )
-
     def start_node(self, client: str) -> None:
         """Start a client's node."""
         folder = client_folder(self.kit, client)
@@ -287,11 +272,11 @@ class Trial:
             "--guard", self.sockets[client],
         ], home=folder / "flwr")  # fmt: skip
 
-    def start_run(self, out: Path, *, resume: bool = False) -> None:
-        """Start the federated run, or go on with it."""
-        config = f"out={json.dumps(str(out.resolve()))} resume={'true' if resume else 'false'}"
-        command = [program("flwr"), "run", self.kit / "app", "dpcohort", "--stream"]
-        self.start("run", [*command, "--run-config", config])
+    def start_run(self, out: Path) -> None:
+        """Start the service that executes the run, and goes on with it whatever dies."""
+        federation = self.kit / "server" / "federation.toml"
+        command = [*_DPCOHORT, "flower", "serve", federation, "--out", out.resolve()]
+        self.start("run", [*command, "--superlink", f"127.0.0.1:{self.superlink_port}"])
 
     def await_run(
         self, out: Path, *, seconds: float, meanwhile: Callable[[], None] = lambda: None
@@ -310,24 +295,15 @@ class Trial:
         while not (out / "result.json").exists():
             meanwhile()
             if not self.processes.is_running("run"):
-                raise DpcohortError(f"the run failed.\n{self.last_words()}")
+                raise DpcohortError(f"the run failed.\n{self.processes.tail('run')}")
             if not self.processes.is_running("superlink"):
                 raise DpcohortError(f"the SuperLink ended:\n{self.processes.tail('superlink')}")
             if time.monotonic() > deadline:
                 raise DpcohortError(
-                    f"the run did not finish within {seconds:g} s.\n{self.last_words()}"
+                    f"the run did not finish within {seconds:g} s.\n{self.processes.tail('run')}"
                 )
             time.sleep(0.2)
         meanwhile()
-
-    def last_words(self) -> str:
-        """What the server app said last; its own error alone if it named one."""
-        lines = self.processes.tail("run", lines=200).splitlines()
-        errors = [place for place, line in enumerate(lines) if line.startswith("error: ")]
-        if not errors:
-            return "\n".join(lines[-14:])
-        own = itertools.takewhile(lambda line: "ERROR" not in line, lines[errors[-1] :])
-        return "\n".join(own)
 
     def named(self, part: str, client: str) -> str:
         """What a process of a client is called."""
@@ -487,8 +463,6 @@ def start_all(
         federation.start_guard(client, new_ledger=True)
     federation.start_superlink()
     say(f"SuperLink on 127.0.0.1:{federation.superlink_port}")
-    federation.register()
-    say(f"{len(federation.clients)} public keys registered")
     for client, place in federation.sockets.items():
         name = federation.named("guard", client)
         federation.processes.await_that(

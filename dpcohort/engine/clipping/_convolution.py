@@ -142,9 +142,13 @@ class StackedConvolution(StackedLayer):
         return self._has_few_channels and not inputs.is_cuda
 
     def _has_kernels(self, inputs: Tensor, weight: Tensor) -> bool:
-        """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill."""
+        """Whether kernels do both ways: in a stack, or where cuDNN has too few channels to fill.
+
+        Where rows are to be treated alike they always do, unless cuDNN was found to do so as well.
+        """
         small = len(weight) > 1 or weight[0, :, :, 0, 0].numel() <= _FEW_PAIRS
-        return _reads_patches(inputs) and small and self._geometry[3] == (1, 1)
+        chosen = small or (self.apart and self.own_convolutions)
+        return _reads_patches(inputs) and chosen and self._geometry[3] == (1, 1)
 
     def _multiply_lines(self, inputs: Tensor, matrix: Tensor) -> Tensor:
         """The same for one group, a few images at a time: their lines are in the cache yet."""
@@ -214,7 +218,7 @@ class StackedConvolution(StackedLayer):
                 return g.new_empty(0)
             return row_norms(self.kept["formed"]).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
-        if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
+        if not self.apart and (positions == 1 or gram_is_cheaper(positions, fan_in, outputs)):
             columns, _ = patches(inputs, self._geometry)
             norms, _ = outer_sum_norms(columns, g)
             self.kept |= {"columns": columns, "g": g}
@@ -262,19 +266,20 @@ class StackedConvolution(StackedLayer):
         elif "bias" in self.kept:
             self._add_formed("bias", factors, total)
 
-    def own_gradients(self) -> list[Part] | None:
-        """Where they were formed, in the order of the patches."""
-        if "formed" not in self.kept:
-            return None
+    def own_gradients(self) -> list[Part]:
+        """They were formed, in the order of the patches."""
         bias = [(self.kept["bias"],)] if "bias" in self.kept else []
         return [(self.kept["formed"].flatten(1),), *bias]
 
     def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
         """Weight and bias, in the order of the parameters."""
-        weight, bias = self._in_order(sums[0][None])
-        total[self.places["weight"][0]] = weight.reshape(-1)
+        ahead = total.shape[:-1]
+        weight, bias = self._in_order(sums[0].reshape(-1, sums[0].shape[-1]))
+        total[..., self.places["weight"][0]] = weight.reshape(*ahead, -1)
         if "bias" in self.places:
-            total[self.places["bias"][0]] = sums[1] if bias is None else bias[0]
+            total[..., self.places["bias"][0]] = (
+                sums[1] if bias is None else bias.reshape(*ahead, -1)
+            )
 
     def _in_order(self, formed: Tensor) -> tuple[Tensor, Tensor | None]:
         """Weights from the order of patches to that of parameters; their bias, if it is in there.

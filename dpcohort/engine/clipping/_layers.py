@@ -56,6 +56,8 @@ class StackedLayer(nn.Module, ABC):
         self.each = 1
         #: Whether rows are to be treated alike, to the bit, and norms are not wanted.
         self.apart = False
+        #: Whether a GPU's convolutions are then this package's.
+        self.own_convolutions = True
         self.squared_norms: Tensor | None = None
         #: What belongs to single examples of the pass under way, its ``inputs`` among it.
         self.kept: dict[str, Tensor] = {}
@@ -88,9 +90,9 @@ class StackedLayer(nn.Module, ABC):
         return None
 
     def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
-        """Write the sums of these parts to their places in [D]."""
+        """Write the sums [..., numbers] of these parts to their places in [..., D]."""
         for name, found in zip(self.places, sums, strict=True):
-            total[self.places[name][0]] = found
+            total[..., self.places[name][0]] = found
 
     def bind(self, stack: Tensor, examples: int, *, each: int = 1, apart: bool = False) -> None:
         """Begin a pass with these weights [groups, D], of so many examples of ``each`` rows."""
@@ -330,11 +332,15 @@ class StackedLinear(StackedLayer):
         rows = gradient.shape[0] // self.each
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         a = inputs.reshape(rows, -1, inputs.shape[-1])
-        norms, formed = outer_sum_norms(a, g)
+        if self.apart:
+            norms = gradient.new_empty(0)
+            formed = torch.bmm(g.transpose(1, 2), a) if g.shape[1] > 1 else None
+        else:
+            norms, formed = outer_sum_norms(a, g)
         self.kept |= {"a": a, "g": g} | ({} if formed is None else {"formed": formed})
         if "bias" in self.places:
             self.kept["bias"] = g.sum(1)
-            norms = norms + self.kept["bias"].square().sum(1)
+            norms = norms if self.apart else norms + self.kept["bias"].square().sum(1)
         return norms
 
     def _observe_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
@@ -357,12 +363,19 @@ class StackedLinear(StackedLayer):
             if "bias" in kept:
                 self._add_formed("bias", factors, total)
 
-    def own_gradients(self) -> list[Part] | None:
-        """For one position an example: the outer product g a^T, and g for the bias."""
-        if "gradient" not in self.kept:
-            return None
-        gradient = self.kept["gradient"]
-        return [(gradient, self.kept["inputs"]), *([(gradient,)] if "bias" in self.places else [])]
+    def own_gradients(self) -> list[Part]:
+        """For one position an example the outer product g a^T, else what was formed; the bias."""
+        kept, weight = self.kept, self._own_weight()
+        bias = kept.get("bias", kept.get("gradient"))
+        return [weight, *([(bias,)] if "bias" in self.places and bias is not None else [])]
+
+    def _own_weight(self) -> Part:
+        kept = self.kept
+        if "gradient" in kept:
+            return kept["gradient"], kept["inputs"]
+        if "formed" in kept:
+            return (kept["formed"].flatten(1),)
+        return kept["g"][:, 0], kept["a"][:, 0]
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)

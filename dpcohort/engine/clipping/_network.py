@@ -20,7 +20,8 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -483,18 +484,27 @@ class ClippedNetwork:
 
     @torch.no_grad()
     def own_gradients(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, own_convolutions: bool = True
     ) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:
         """The same in parts, as ``Lattice.clipped_sums`` takes them: less is formed and copied.
 
+        Args:
+            weights: [D], or of a fast path [groups, D], among which rows are split evenly.
+            inputs: [rows, ...].
+            targets: [rows, ...].
+            own_convolutions: whether a GPU's convolutions are this package's, which make every
+                number from one record in one order. Those of cuDNN are faster, and must be tried.
+
         Returns:
-            Parts, each with a row for each example, and a function that makes a vector [D] of the
-            sums over the examples of all parts. SENSITIVE.
+            Parts, each with a row for each example, and a function that makes a vector [..., D] of
+            sums [..., numbers] over examples, of all parts. SENSITIVE.
         """
         if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
-        with full_precision_products(weights.device):
-            self._run(weights[None], inputs, targets, apart=True)
+        for layer in self._layers:
+            layer.own_convolutions = own_convolutions
+        with full_precision_products(weights.device), _repeatable(weights.device):
+            self._run(weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True)
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
             own = [layer.own_gradients() for layer in layers]
@@ -506,7 +516,7 @@ class ClippedNetwork:
         found = [parts for parts in own if parts is not None]
 
         def placed(sums: Sequence[Tensor]) -> Tensor:
-            total = sums[0].new_zeros(self.layout.dimension)
+            total = sums[0].new_zeros(*sums[0].shape[:-1], self.layout.dimension)
             rest = iter(sums)
             for layer, parts in zip(layers, found, strict=True):
                 layer.place(list(itertools.islice(rest, len(parts))), total)
@@ -528,6 +538,17 @@ class ClippedNetwork:
         for layer in self._layers:
             layer.add_clipped_sum(weights.new_ones(rows, 1), raw)
         return raw
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """Convolutions of cuDNN that add up in the same order every time, meanwhile."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = before or device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def _only(sums: Sequence[Tensor]) -> Tensor:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort.cli import (
+    BackendOption,
     DataDirOption,
     DeviceOption,
+    JobsOption,
     JsonOption,
     console,
     data_changes,
@@ -50,6 +52,8 @@ def reproduce(
         Path, Option("--out", "-o", help="Where results, figures and finished cells go.")
     ] = Path("reproduced"),
     data_dir: DataDirOption = None,
+    jobs: JobsOption = 1,
+    backend: BackendOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Train every cell of a table or figure, and set it beside the paper's numbers.
@@ -69,7 +73,7 @@ def reproduce(
     form: Form = "quick" if quick else "smallest" if smallest else "full"
     changes = data_changes(None, data_dir)
     try:
-        _reproduce_all(name, form, seeds, changes, out, device, as_json=as_json)
+        _reproduce_all(name, form, seeds, changes, out, (device, jobs, backend), as_json=as_json)
     except KeyboardInterrupt:
         print_note("the same command goes on where it was.")
         raise
@@ -81,7 +85,7 @@ def _reproduce_all(
     seeds: int | None,
     changes: list[str],
     out: Path,
-    device: str | None,
+    where: tuple[str | None, int, str],
     *,
     as_json: bool,
 ) -> None:
@@ -92,7 +96,7 @@ def _reproduce_all(
     for recipe in recipes:
         chosen = recipe.in_form(form, seeds=seeds, changes=changes)
         try:
-            results.append(_reproduce(chosen, out, device, quiet=as_json))
+            results.append(_reproduce(chosen, out, where, quiet=as_json))
         except DataMissingError as error:
             if name != "all":
                 raise
@@ -111,11 +115,13 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
     return "\n\n".join([f"{done} of {recipes} recipes are done; the others lack data.", *told])
 
 
-def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
+def _reproduce(
+    recipe: Recipe, out: Path, where: tuple[str | None, int, str], *, quiet: bool
+) -> dict[str, Any]:
     from dpcohort_lab.recipes.judgement import write_result
 
     show_messages()
-    result, environment = _result(recipe, out, device, quiet=quiet)
+    result, environment = _result(recipe, out, where, quiet=quiet)
     path, values = write_result(result, out, environment)
     pictures = _draw(recipe, values, out, path.stem)
     if not quiet:
@@ -126,21 +132,23 @@ def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) ->
 
 
 def _result(
-    recipe: Recipe, out: Path, device: str | None, *, quiet: bool
+    recipe: Recipe, out: Path, where: tuple[str | None, int, str], *, quiet: bool
 ) -> tuple[RecipeResult, dict[str, Any]]:
     if recipe.header.figure == "selection":
         from dpcohort_lab.recipes.judgement import judge_panels, selection_panels
 
         return judge_panels(recipe, *selection_panels(recipe)), {}
-    from dpcohort.runs import environment, resolve_device
+    from dpcohort.runs import Workers, environment, resolve_device
     from dpcohort_lab.recipes.execution import measure
     from dpcohort_lab.recipes.judgement import judge
 
+    device, jobs, backend = where
+    workers = Workers(jobs, backend)
     place = resolve_device(device or recipe.base.run.device)
     ending = "" if recipe.form == "full" else f".{recipe.form}"
     folder = out / "cells" / f"{recipe.name}{ending}"
     with showing_progress(recipe.header.title, quiet=quiet) as progress:
-        store = measure(recipe, folder=folder, device=place, progress=progress)
+        store = measure(recipe, folder=folder, device=place, workers=workers, progress=progress)
     return judge(recipe, store), environment(place)
 
 

@@ -10,8 +10,10 @@ from typing import Annotated
 from typer import Argument, Option
 
 from dpcohort.cli import (
+    BackendOption,
     DataDirOption,
     DeviceOption,
+    JobsOption,
     JsonOption,
     SetOption,
     console,
@@ -55,12 +57,17 @@ def search(
         Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
     ] = None,
     data_dir: DataDirOption = None,
+    jobs: JobsOption = 1,
+    backend: BackendOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Try every setting of a grid on a validation split of the training records.
 
     The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
     """
+    from dpcohort.runs import Workers
+
+    workers = Workers(jobs, backend)
     overrides = data_changes(changes, data_dir)
     for text in at or []:
         if "=" not in text:
@@ -108,6 +115,7 @@ def search(
             seeds=section_seeds if seeds is None else seeds,
             share=share,
             device=device,
+            workers=workers,
             progress=progress,
             options=tuple(options),
             source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",

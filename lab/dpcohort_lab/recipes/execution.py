@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from dpcohort.text_files import parse_json, read_utf8
 from dpcohort_lab.recipes.recipe import Cell, Recipe
 
 if TYPE_CHECKING:
-    from dpcohort.runs import Job, Run
+    from dpcohort.runs import Callback, Job, Run, Workers
 
 _FORMAT = "dpcohort cell"
 _SCHEMA = 1
@@ -133,6 +134,7 @@ def measure(
     *,
     folder: Path | None = None,
     device: str | None = None,
+    workers: Workers | None = None,
     progress: Progress = silent,
 ) -> dict[str, dict[int, Measurement]]:
     """Train what is not measured yet.
@@ -141,6 +143,7 @@ def measure(
         recipe: in the form that is wanted.
         folder: where measurements are kept; what is there already is not trained again.
         device: instead of the recipe's.
+        workers: processes that train; None is this one alone.
         progress: told what is trained, and how many rounds of all trainings are done.
 
     Returns:
@@ -161,11 +164,11 @@ def measure(
                 f"recipes are judged by accuracy, and this task ({job.task.kind}) has none. "
                 "Compare rules on it instead: dpcohort compare-rules"
             )
-    for (cell, seed, _), found in train_works(works, progress=progress):
+    for (cell, seed, _), found in train_works(works, workers=workers, progress=progress):
         known[cell.slug][seed] = found
         if files:
             write_cell(files[cell.slug], cell, known[cell.slug])
-    return known
+    return {slug: dict(sorted(by_seed.items())) for slug, by_seed in known.items()}
 
 
 def prepare(
@@ -220,42 +223,94 @@ def _job(
 
 
 def train_works(
-    works: Sequence[Work], *, progress: Progress = silent, certify: bool = True
+    works: Sequence[Work],
+    *,
+    workers: Workers | None = None,
+    progress: Progress = silent,
 ) -> Iterator[tuple[Work, Measurement]]:
     """Train all; each is given as soon as its stack is done.
 
     Args:
         works: what to train.
+        workers: processes that train; None is this one alone.
         progress: told how far it is.
-        certify: check every receipt; a search, whose models are thrown away, may leave it.
+
+    Raises:
+        DivergedError: a training left all numbers.
     """
-    from dpcohort.runs import EachRound, train_side_by_side
-
-    total = sum(job.plan.training.rounds for _, _, job in works)
-    done = 0
-    receipts: dict[str, tuple[int, bool]] | None = {} if certify else None
-    for stack in stacks(works):
-        cells, _, jobs = zip(*stack, strict=True)
-        name = cells[0].label + (f" and {len(stack) - 1} more" if len(stack) > 1 else "")
-
-        def told(
-            rounds: int, _: Any = None, before: int = done, each: int = len(stack), at: str = name
-        ) -> None:
-            progress(at, before + rounds * each, total)
-
-        # What is done before the first round: features of all records may take minutes.
-        features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
-        progress(f"{features}{name}", done, total)
-        began = time.perf_counter()
-        runs = train_side_by_side(jobs, callbacks=[EachRound(len(jobs), told)])
-        seconds = (time.perf_counter() - began) / len(stack)
-        done += sum(job.plan.training.rounds for job in jobs)
+    receipts: dict[str, tuple[int, bool]] = {}
+    for stack, trained in _train_stacks(works, workers, progress):
+        if isinstance(trained, DivergedError):
+            raise trained
+        runs, seconds = trained
         for work, run in zip(stack, runs, strict=True):
             yield work, measured(work, run, seconds, receipts)
 
 
-def stacks(works: Sequence[Work]) -> Iterator[list[Work]]:
-    """The works in groups that run side by side."""
+def score_works(
+    works: Sequence[Work], *, workers: Workers | None = None, progress: Progress = silent
+) -> Iterator[tuple[Work, float | None]]:
+    """The accuracy that each comes to, None where it diverged; no receipt is checked."""
+    for stack, trained in _train_stacks(works, workers, progress):
+        if isinstance(trained, DivergedError) and len(stack) > 1:  # those beside it stopped too
+            for work in stack:
+                yield from score_works([work], workers=workers)
+            continue
+        for place, work in enumerate(stack):
+            try:
+                if isinstance(trained, DivergedError):
+                    raise trained
+                runs, seconds = trained
+                yield work, measured(work, runs[place], seconds, None).accuracy
+            except DivergedError:
+                yield work, None
+
+
+#: Runs of jobs side by side and the seconds that each took; or that one of them diverged.
+_Trained = tuple[list["Run"], float] | DivergedError
+
+
+def _train_stacks(
+    works: Sequence[Work], workers: Workers | None, progress: Progress
+) -> Iterator[tuple[list[Work], _Trained]]:
+    from dpcohort.runs import EachRound, Workers
+
+    workers = workers or Workers()
+    total = sum(job.plan.training.rounds for _, _, job in works)
+    done = 0
+    every = list(stacks(works, most=1 if workers.are_elsewhere else None))
+
+    def observers(place: int) -> list[EachRound]:
+        stack, before = every[place], done
+        (first, _, job), each = stack[0], len(stack)
+        name = first.label + (f" and {each - 1} more" if each > 1 else "")
+        # What is done before the first round: features of all records may take minutes.
+        features = "" if job.trained is job.model else "features of all records, then "
+        progress(f"{features}{name}", done, total)
+        return [EachRound(each, lambda rounds, _: progress(name, before + rounds * each, total))]
+
+    cells = [partial(_trained, [job for _, _, job in stack]) for stack in every]
+    for place, trained in workers.results(cells, callbacks=observers):
+        stack = every[place]
+        done += sum(job.plan.training.rounds for _, _, job in stack)
+        if workers.are_elsewhere:
+            progress(stack[0][0].label, done, total)
+        yield stack, trained
+
+
+def _trained(jobs: Sequence[Job], *, callbacks: Sequence[Callback] = ()) -> _Trained:
+    from dpcohort.runs import train_side_by_side
+
+    began = time.perf_counter()
+    try:
+        runs = train_side_by_side(jobs, callbacks=callbacks)
+    except DivergedError as error:
+        return error
+    return runs, (time.perf_counter() - began) / len(jobs)
+
+
+def stacks(works: Sequence[Work], most: int | None = None) -> Iterator[list[Work]]:
+    """The works in groups that run side by side, of ``most`` or as many as are fast."""
     groups: dict[tuple[Any, ...], list[Work]] = {}
     for work in works:
         cell, _, job = work
@@ -263,11 +318,11 @@ def stacks(works: Sequence[Work]) -> Iterator[list[Work]]:
         alike = (id(job.data), job.model_name, options, training.rounds, training.local_steps)
         groups.setdefault((*alike, job.evaluate_every, cell.adaptive), []).append(work)
     for group in groups.values():
-        most, (_, _, job) = _CPU_STACK, group[0]
-        if job.device != "cpu":
-            most = max(1, _STACK_PARAMETERS // job.plan.training.dimension)
-        for start in range(0, len(group), most):
-            yield group[start : start + most]
+        (_, _, job), size = group[0], most or _CPU_STACK
+        if most is None and job.device != "cpu":
+            size = max(1, _STACK_PARAMETERS // job.plan.training.dimension)
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
 
 
 def _device_name(device: str) -> str:

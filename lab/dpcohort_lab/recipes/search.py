@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ import numpy as np
 
 from dpcohort.config import Config
 from dpcohort.data import Dataset
-from dpcohort.errors import DivergedError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS
 from dpcohort.metrics import METRICS, Metric, main_metric
 from dpcohort.progress import Progress, silent
-from dpcohort.runs import configured_data, held_out_within, mean_interval
+from dpcohort.runs import Workers, configured_data, held_out_within, mean_interval
 from dpcohort_lab.checks import number, whole_number
-from dpcohort_lab.recipes.execution import Holdings, Work, loaded_once, prepare, train_works
+from dpcohort_lab.recipes.execution import Holdings, loaded_once, prepare, score_works
 from dpcohort_lab.recipes.judgement import write_lines
 from dpcohort_lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 
@@ -214,6 +214,7 @@ def run_search(
     seeds: int,
     share: float,
     device: str | None = None,
+    workers: Workers | None = None,
     progress: Progress = silent,
     **told: Any,
 ) -> SearchResult:
@@ -245,7 +246,8 @@ def run_search(
             f"the settings of {name} are judged by different numbers ({', '.join(sorted(metrics))})"
             ", which cannot be compared. Leave [task] out of the grid."
         )
-    by_work = {id(work): score for work, score in _scored(works, progress)}
+    scored = score_works(works, workers=workers, progress=progress)
+    by_work = {id(work): score for work, score in scored}
     scores = [by_work[id(work)] for work in works]
     each, metric = len(cells) * seeds, METRICS[metrics.pop()]
     tried = tuple(
@@ -272,22 +274,6 @@ def run_search(
 def write_search(result: SearchResult, path: str | Path) -> None:
     """Write the file, one tried setting a line."""
     write_lines(Path(path), result.to_dict(), listed=["tried"])
-
-
-def _scored(works: Sequence[Work], progress: Progress) -> Iterator[tuple[Work, float | None]]:
-    """Held-out score of each; None where the training diverged."""
-    left = {id(work): work for work in works}
-    try:
-        for work, measured in train_works(works, progress=progress, certify=False):
-            del left[id(work)]
-            yield work, measured.accuracy
-    except DivergedError:  # it stopped those beside it too: the rest goes one by one
-        for work in left.values():
-            try:
-                for _, measured in train_works([work], certify=False):
-                    yield work, measured.accuracy
-            except DivergedError:
-                yield work, None
 
 
 def _scored_once(config: Config, share: float) -> Config:

@@ -104,3 +104,12 @@ def test_a_task_without_an_accuracy_is_refused_before_it_is_trained(recipe, tmp_
     with pytest.raises(InputError, match="recipes are judged by accuracy"):
         measure(recipe, folder=tmp_path / "cells", device="cpu")
     assert not (tmp_path / "cells").exists()
+
+
+def test_other_processes_measure_the_same(recipe, tmp_path):
+    alone = measure(recipe, device="cpu")
+    shared = measure(recipe, folder=tmp_path, device="cpu", workers=runs.Workers(2))
+    assert [one.model_copy(update={"seconds": 0}) for one in every(shared)] == [
+        one.model_copy(update={"seconds": 0}) for one in every(alone)
+    ]
+    assert len(list(tmp_path.glob("*.json"))) == len(recipe.cells)

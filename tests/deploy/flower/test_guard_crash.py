@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes: the server's rounds here, a client's guard there, killed in the middle of a draw.
 
-The whole federation over Flower, each part killed in turn, is ``benchmarks/flower_faults.py``.
+The whole federation over Flower, each part killed in turn, is ``benchmarks/storm.py``.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def test_a_kit_has_everything_for_server_and_clients(template):
         "server/flwr/config.toml",
         "server/nginx.conf",
         "server/dpcohort-superlink.service",
+        "server/dpcohort-run.service",
         "server/tls/ca.crt",
         "server/tls/server.pem",
         "server/tls/server.key",

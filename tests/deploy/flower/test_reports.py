@@ -102,7 +102,7 @@ def test_over_superlink_supernodes_and_guards(tmp_path):
     """Processes of their own, TLS, keys: the transport that a deployment has.
 
     With one client, for every process takes seconds to start; several are told apart by
-    ``test_adapter.py`` and in ``benchmarks/flower_faults.py``.
+    ``test_adapter.py`` and in ``benchmarks/storm.py``.
     """
     pytest.importorskip("flwr.app")
     (port,) = free_ports(1)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Service that keeps a federated run going: it starts it, and starts it again whatever ended it.
+
+Flower gives a run up when its server app or its SuperLink dies. The service then waits for what is
+missing, longer each time, and goes on with the run under its own name, so that nothing is asked for
+by another name and nothing is spent twice. A run that somebody started by hand is left alone until
+its process is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from dpcohort.deploy.flower._federation import Federation, some
+from dpcohort.deploy.flower._status import executed_by, read_status
+from dpcohort.errors import DpcohortError, InputError, WaitingError
+from dpcohort.plain_text import one_line
+from dpcohort.runs._folder import RESULT, lock, open_log
+
+#: Seconds between looks at a run that goes on, and until it is started again, at most.
+_LOOK, _LONGEST = 1.0, 60.0
+
+
+class Superlink(Protocol):
+    """What the service asks of a SuperLink; every call says by ``WaitingError`` that it is away."""
+
+    def start(self, app: Path, config: dict[str, Any]) -> int:
+        """Start a run; Flower's number of it."""
+        ...
+
+    def has_ended(self, run: int) -> bool:
+        """Whether Flower has given the run up."""
+        ...
+
+    def stop(self, run: int) -> None:
+        """Stop a run."""
+        ...
+
+    def nodes(self) -> dict[str, tuple[int, str]]:
+        """Number and name of the registered nodes, by the fingerprint of their keys."""
+        ...
+
+    def register(self, public: str, name: str) -> None:
+        """Let the node with this public key in."""
+        ...
+
+    def unregister(self, node: int) -> None:
+        """Let a node in no more."""
+        ...
+
+
+class Service:
+    """Keeps the run of a federation going until it is finished.
+
+    Args:
+        path: of ``federation.toml``.
+        superlink: starts runs.
+        out: the run folder; otherwise the federation's own.
+        after: folder of the run that the plan goes on from, if it does.
+        say: told in one line what it does or waits for, when that changes.
+        sleep: waits.
+
+    Raises:
+        InputError: the federation cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        superlink: Superlink,
+        *,
+        out: Path | None = None,
+        after: Path | None = None,
+        say: Callable[[str], None] = lambda words: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._federation, self._superlink = Federation.load(path), superlink
+        self._say, self._sleep, self._said = say, sleep, ""
+        self.out = path.parent.resolve() / (out or self._federation.out or "run")
+        places = (path.parent / "app", path.parent.parent / "app")
+        self._app = next((place for place in places if place.is_dir()), None)
+        if self._app is None:
+            raise InputError.because(
+                f"{places[0]} is not there: copy the kit's folder app beside {path.name}."
+            )
+        self._config: dict[str, Any] = {
+            "federation": str(path.resolve()),
+            "out": str(self.out),
+            "resume": True,
+        }
+        if after is not None:
+            self._config["after"] = str(after.resolve())
+
+    def run(self) -> None:
+        """Keep the run going until it is finished.
+
+        Raises:
+            WaitingError: another service does.
+            DpcohortError: the run ended with something that waiting does not mend.
+        """
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        with open_log(self.out.with_name(f"{self.out.name}.lock")) as file:
+            lock(file, doing="is a service for this run")
+            rest, done = _LOOK, None
+            while not (self.out / RESULT).exists():
+                try:
+                    self._start_and_follow()
+                except WaitingError as error:
+                    before, done = done, read_status(self.out).get("round")
+                    rest = min(2 * rest, _LONGEST) if done == before else _LOOK
+                    self._tell(f"waiting: {one_line(' '.join(str(error).split()), 600)}")
+                    self._sleep(rest)
+            self._tell(f"finished: dpcohort verify {self.out}")
+
+    def _start_and_follow(self) -> None:
+        """Execute the run, or watch whoever does, to its end."""
+        number: int | None = None
+        before = read_status(self.out)
+        if executed_by(self.out) is None:
+            self._register()
+            assert self._app is not None
+            number = self._superlink.start(self._app, self._config)
+            self._tell(f"started run {number} of Flower")
+        try:
+            status = self._follow(number, before)
+        except KeyboardInterrupt:
+            if number is not None:
+                with suppress(DpcohortError):
+                    self._superlink.stop(number)
+            raise
+        if (self.out / RESULT).exists():
+            return
+        stopped = status.get("stopped") if status != before else None
+        if stopped is None:
+            raise WaitingError.because("the server app ended without a word; it is started again.")
+        kind = WaitingError if stopped["waits"] else InputError
+        raise kind.because(stopped["words"])
+
+    def _follow(self, number: int | None, before: dict[str, Any]) -> dict[str, Any]:
+        """The status of the run when nobody executes it any more."""
+        seen = number is None
+        while True:
+            executing = executed_by(self.out)
+            status = read_status(self.out)
+            if executing is not None:
+                seen = True
+                self._tell(describe(status) if status != before else "starts")
+            elif seen or status != before or (number and self._superlink.has_ended(number)):
+                return status
+            self._sleep(_LOOK)
+
+    def _register(self) -> None:
+        """Let in the nodes whose keys the federation names, and no other key of these clients."""
+        keys, nodes = self._federation.fingerprints, self._superlink.nodes()
+        for client, public in (self._federation.clients or {}).items():
+            for key, (node, name) in nodes.items():
+                if name == client and key != keys[client]:
+                    self._superlink.unregister(node)
+                    self._say(f"{one_line(client)} has a new key: its old one is let in no more")
+            if keys[client] not in nodes:
+                self._superlink.register(public, client)
+
+    def _tell(self, words: str) -> None:
+        if words != self._said:
+            self._say(words)
+            self._said = words
+
+
+def describe(status: dict[str, Any]) -> str:
+    """A run's status in one line.
+
+    Example:
+        >>> describe({"doing": "asks for updates", "round": 2, "rounds": 8, "answered": ["lab"],
+        ...           "waiting": ["ward"], "missing": {"ward": {"why": "its node is not online"}}})
+        'round 3 of 8: waiting for ward (its node is not online)'
+    """
+    doing = str(status.get("doing", ""))
+    if doing == "asks for updates":
+        doing = f"round {status['round'] + 1} of {status['rounds']}"
+    missing = {c: one["why"] for c, one in status.get("missing", {}).items()}
+    away = [c for c in status.get("waiting", []) if c in missing]
+    if not away:
+        return doing
+    return f"{doing}: waiting for {some(away)} ({missing[away[0]]})"
