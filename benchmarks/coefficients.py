@@ -118,7 +118,7 @@ def main() -> None:
             z, noise = errors(kind, repeats=repeats, rounds=rounds, epsilon=epsilon)
             held = f"{100 * np.mean(np.abs(z) < 1.96):.1f} %"
             cells = (name, rounds, f"{epsilon} to {3 * epsilon:g}", f"{100 * noise.mean():.0f} %")
-            print(*("", *cells, held, f"{np.mean(z**2):.2f}", ""), sep=" | ")
+            print(f"| {' | '.join((*cells, held, f'{np.mean(z**2):.2f}'))} |")
 
 
 if __name__ == "__main__":
