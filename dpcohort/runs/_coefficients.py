@@ -25,9 +25,10 @@ from scipy.special import expit, ndtri, softmax
 from dpcohort._validate import FloatArray, number
 from dpcohort.data import TableColumns
 from dpcohort.data._tables import columns_of_frame
+from dpcohort.engine._preconditioner import LOG_OF_MOST, SPREAD
 from dpcohort.errors import InputError
 from dpcohort.runs._run import Run
-from dpcohort.tasks import Task
+from dpcohort.tasks import CURVATURES, Task
 
 #: Rows that stand for the distribution of inputs, at most.
 _ROWS = 2000
@@ -36,7 +37,7 @@ _SEARCH_STEPS = 6
 _LEAST_LEARNED = 1e-7
 _MOST_PARAMETERS = 600
 #: Of a coefficient that is told, what may lie in directions that were left out.
-_TOLD = 1e-3
+_TOLD, _TOLD_BY_MOMENTS = 1e-3, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,8 @@ def coefficients(run: Run, public: Any = None, *, confidence: float = 0.95) -> C
     training = _Training.of(run, np.column_stack([inputs, np.ones(len(inputs))]))
     optimum, noise, sampling, known = training.behind(_released(run))
     contrasts, named = _contrasts(run.task, columns)
-    told = np.abs(contrasts @ known - contrasts).max(1) <= _TOLD * np.abs(contrasts).max(1)
+    most = (_TOLD if public is not None else _TOLD_BY_MOMENTS) * np.abs(contrasts).max(1)
+    told = np.abs(contrasts @ known - contrasts).max(1) <= most
     found = contrasts @ optimum.ravel() + _shift(run.task, named)
     variances = [np.einsum("ij,jk,ik->i", contrasts, part, contrasts) for part in (noise, sampling)]
     times = float(ndtri((1 + confidence) / 2))
@@ -142,7 +144,7 @@ def _columns(run: Run) -> TableColumns:
     model, optimiser, task = run.settings["model"], run.settings["optimiser"], run.task
     plain = (
         model["name"] == "logistic"
-        and not set(model["options"]) - {"bias"}
+        and not set(model["options"]) - {"bias", "second_moments"}
         and not model.get("weights")
         and optimiser["local_step"]["kind"] == "ConstantStep"
         and (optimiser["server_learning_rate"], optimiser["server_momentum"]) == (1.0, 0.0)
@@ -150,7 +152,8 @@ def _columns(run: Run) -> TableColumns:
         and run.settings.get("aggregation", "mean") == "mean"
         and not run.plan.past.rounds
     )
-    if not plain or task.loss not in _LOSSES or run.plan.training.dimension > _MOST_PARAMETERS:
+    parameters = run.scored_weights.get("1.weight", np.zeros(0)).size
+    if not plain or task.loss not in _LOSSES or not 0 < parameters <= _MOST_PARAMETERS:
         raise InputError.because(
             "intervals are known of the model logistic with its usual losses, trained from its own "
             "start with constant steps and the mean of clients. This run is another."
@@ -165,20 +168,37 @@ def _inputs(run: Run, columns: TableColumns, public: Any) -> tuple[FloatArray, s
     """Rows that stand for the distribution of inputs, and where they are from."""
     rng = np.random.default_rng(0)
     if public is not None:
-        rows, _ = columns.encode_inputs(columns_of_frame(public))
-        chosen = rng.permutation(len(rows))[:_ROWS]
-        return rows[chosen].astype(np.float64), f"{len(rows):,} public rows"
+        known, _ = columns.encode_inputs(columns_of_frame(public))
+        chosen = rng.permutation(len(known))[:_ROWS]
+        return known[chosen].astype(np.float64), f"{len(known):,} public rows"
     moments, means = (run.model.get(f"moments.{name}") for name in ("weight", "bias"))
     if moments is None or means is None:
         raise InputError.because(
             "nothing says how inputs are distributed. Give a public table of the same columns "
             "(--public TABLE), or train with second moments, which are noised and paid for."
         )
-    centre = means.astype(np.float64)
-    around = moments.astype(np.float64) - np.outer(centre, centre)
+    # One of a column's values is 1, so that the others' moments are 0 and its own is its mean.
+    centre, products, others = means.astype(np.float64), moments.astype(np.float64), []
+    at = 0
+    for name in columns.features:
+        width = len(columns.categories.get(name, ())) + 1
+        if name in columns.categories:
+            here = slice(at, at + width)
+            products[here, here] = np.diag(centre[here])
+            others.append((at + width - 1, here))
+        at += width if name in columns.categories else 1 + columns.filled(name)[1]
+    kept = np.setdiff1d(np.arange(at), [other for other, _ in others])
+    around = (products - np.outer(centre, centre))[np.ix_(kept, kept)]
     values, vectors = np.linalg.eigh((around + around.T) / 2)
-    drawn = rng.standard_normal((_ROWS, len(centre))) * np.sqrt(np.maximum(values, 0.0))
-    return centre + drawn @ vectors.T, "the noised second moments that the model holds"
+    plan, scale = run.plan, float(run.settings["model"]["options"]["second_moments"])
+    noise = plan.noise_to_clip * plan.training.clip / scale
+    noise *= math.sqrt(2 * len(kept) / plan.training.dimension / plan.training.rounds)
+    spread = np.sqrt(np.where(values > noise, values, 0.0))
+    rows = np.zeros((_ROWS, at))
+    rows[:, kept] = centre[kept] + rng.standard_normal((_ROWS, len(kept))) * spread @ vectors.T
+    for other, here in others:
+        rows[:, other] = 1.0 - rows[:, here].sum(1)
+    return rows, "the noised second moments that the model holds"
 
 
 def _released(run: Run) -> FloatArray:
@@ -204,6 +224,7 @@ class _Training:
         records: how many the model rests on.
         spread: variance of a number around its mean, scaled.
         has_bias: whether the last row is trained.
+        scale: κ of a model that sends second moments; 0 of plain steps.
     """
 
     rows: FloatArray
@@ -217,6 +238,7 @@ class _Training:
     records: float
     spread: float
     has_bias: bool
+    scale: float
 
     @classmethod
     def of(cls, run: Run, rows: FloatArray) -> _Training:
@@ -239,6 +261,7 @@ class _Training:
             records=1.0 / resting,
             spread=_spread(run),
             has_bias="1.bias" in run.scored_weights,
+            scale=float(run.settings["model"]["options"].get("second_moments", 0.0)),
         )
 
     def behind(self, released: FloatArray) -> tuple[FloatArray, ...]:
@@ -248,8 +271,10 @@ class _Training:
             reached, learned, noise, sampling = self._run(optimum)
             inverse = np.linalg.pinv(learned, rcond=_LEAST_LEARNED)
             optimum = optimum + (inverse @ (released - reached).ravel()).reshape(released.shape)
+        known = inverse @ learned
+        inverse = inverse + np.eye(len(known)) - known  # what was not learned stays as it came
         noise, sampling = (inverse @ part @ inverse.T for part in (noise, sampling))
-        return optimum, noise, sampling, inverse @ learned
+        return optimum, noise, sampling, known
 
     def _run(self, optimum: FloatArray) -> tuple[FloatArray, ...]:
         """What training reaches without noise, how that follows the optimum, and its covariances.
@@ -264,26 +289,23 @@ class _Training:
         weights, average = np.zeros_like(optimum), np.zeros_like(optimum)
         follow, of_average, own, both, total = np.zeros((5, size, size))
         moved, moved_average = np.zeros((2, many, size))
-        trained = np.ones_like(optimum)
-        trained[:, -1] = self.has_bias
-        length = self.step * trained.ravel()
         for round in range(self.rounds):
-            carried = both
+            carried, along = both, self._along(weights, round)
             for _ in range(self.steps):
                 outputs = self.rows @ weights.T
                 bent, tilted = (
-                    length[:, None] * self._whole(blocks)
+                    along @ self._whole(blocks)
                     for blocks in _blocks(self.task, outputs, targets, truth)
                 )
                 stay = np.eye(size) - bent
                 gradient = _residuals(self.task, outputs, targets).T @ self.rows / many
                 residuals = _residuals(self.task, outputs, drawn)
                 each = (residuals[:, :, None] * self.rows[:, None, :]).reshape(many, size)
-                weights = weights - self.step * trained * gradient
+                weights = weights - (along @ gradient.ravel()).reshape(weights.shape)
                 follow = stay @ follow + tilted
-                moved = moved @ stay.T - length * (each - each.mean(0))
+                moved = moved @ stay.T - (each - each.mean(0)) @ along.T
                 added = self.noise * np.eye(size) + self.batch * each.T @ each / many
-                own = stay @ own @ stay.T + length[:, None] * added * length
+                own = stay @ own @ stay.T + along @ added @ along.T
                 carried = carried @ stay.T
             d = self.decay if round else 0.0
             e = 1.0 - d
@@ -292,6 +314,28 @@ class _Training:
             total = d * d * total + d * e * (carried + carried.T) + e * e * own
             both = d * carried + e * own
         return average, of_average, total, moved_average.T @ moved_average / many / self.records
+
+    def _along(self, weights: FloatArray, round: int) -> FloatArray:
+        """What takes a round's mean gradient to a step: a length, or Newton's matrix."""
+        outputs = len(weights)
+        if not self.scale:
+            trained = np.ones_like(weights)
+            trained[:, -1] = self.has_bias
+            return np.diag(self.step * trained.ravel())
+        width = weights.shape[1] if self.has_bias else weights.shape[1] - 1
+        moments = (self.rows.T @ self.rows / len(self.rows))[:width, :width]
+        floor = math.sqrt(self.noise / (round + 1) * 2 * width) / self.scale
+        inverse = np.zeros((weights.shape[1],) * 2)
+        inverse[:width, :width] = np.linalg.inv(moments + floor * np.eye(width))
+        return np.asarray(np.kron(np.eye(outputs), inverse / self._curvature(weights, moments)))
+
+    def _curvature(self, weights: FloatArray, moments: FloatArray) -> float:
+        largest = CURVATURES[self.task.kind]
+        if self.task.kind != "counts" or not self.has_bias:
+            return largest
+        mean = float(weights[0] @ moments[-1])
+        spread = min(max(float(weights[0] @ moments @ weights[0]) - mean**2, 0.0), SPREAD)
+        return max(largest, math.exp(min(mean + spread / 2, LOG_OF_MOST)))
 
     def _whole(self, blocks: FloatArray) -> FloatArray:
         """A second derivative of the mean loss, from blocks of rows."""
