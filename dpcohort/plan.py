@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, get_args
 
 import numpy as np
 
+from dpcohort import selection as solvers  # that of distributed noise is loaded on use
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting import (
     Charge,
@@ -67,7 +68,6 @@ from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection import (
     PlannedRule,
-    Pool,
     Selection,
     SelectionProblem,
     exact_costs,
@@ -824,7 +824,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=Pool(training.cohort_size, honest) if honest > 1 else OWN_NOISE,
+        pool=solvers.Pool(training.cohort_size, honest) if honest > 1 else OWN_NOISE,
     )
     return problem, levels
 

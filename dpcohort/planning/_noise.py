@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcohort import selection as solvers  # that of distributed noise is loaded on use
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting import Contract
 from dpcohort.accounting._distributed import (
@@ -37,7 +38,6 @@ from dpcohort.planning._certificate import Certificate, DistributedCertificate
 from dpcohort.planning._participation import Participation, refuse_clients
 from dpcohort.schedule import once_in_a_cohort
 from dpcohort.selection import Selection, SelectionProblem
-from dpcohort.selection._distributed import SMALLEST_WEIGHT, distributed_weights
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -718,13 +718,14 @@ def _shares(draft: PlannedDraws, noise: FloatArray) -> NoiseShares:
         weights = np.zeros(len(population))
         here = counts > 0
         wanted = chosen.probabilities[here] / draft.probabilities[here]
-        weights[here] = np.maximum(wanted, SMALLEST_WEIGHT)  # cohorts may need who is not wanted
+        least = solvers.SMALLEST_WEIGHT  # cohorts may need who is not wanted
+        weights[here] = np.maximum(wanted, least)
         weights /= float(counts @ weights) / draws
         shares = weights * needed
     else:
         # A selection that is optimal keeps to its objective.
         best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
-        weights, level = distributed_weights(
+        weights, level = solvers.distributed_weights(
             chosen.probabilities,
             draft.probabilities * draws,
             counts,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.selection._distributed import SMALLEST_WEIGHT as SMALLEST_WEIGHT
     from dpcohort.selection._distributed import Pool as Pool
+    from dpcohort.selection._distributed import distributed_weights as distributed_weights
     from dpcohort.selection._distributed import solve_distributed as solve_distributed
     from dpcohort.selection._problem import PlannedRule as PlannedRule
     from dpcohort.selection._problem import Selection as Selection
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__, __getattr__, __dir__ = names_on_use(
     __name__,
-    _distributed="Pool solve_distributed",
+    _distributed="SMALLEST_WEIGHT Pool distributed_weights solve_distributed",
     _problem=(
         "PlannedRule Selection SelectionProblem evaluated exact_costs paper_costs resolve_eta "
         "selected"

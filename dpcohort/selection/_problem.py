@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
-from dpcohort.selection._distributed import Pool
 from dpcohort.selection._instance import (
     Costs,
     bounded_costs,
@@ -30,6 +29,9 @@ from dpcohort.selection._instance import (
     scaled_costs,
 )
 from dpcohort.selection._solver import SelectionPath, Solution, solved, unbiased_threshold
+
+if TYPE_CHECKING:
+    from dpcohort.selection._distributed import Pool
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6

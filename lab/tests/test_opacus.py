@@ -18,8 +18,8 @@ from dpcohort.deploy.ledger import (
     RunTerms,
     verify_ledger,
 )
-from dpcohort.deploy.opacus import opacus_history
 from dpcohort.errors import InputError
+from dpcohort_lab.opacus import opacus_history
 
 with warnings.catch_warnings(action="ignore"):
     from opacus import PrivacyEngine
