@@ -261,7 +261,6 @@ class BatchedEngine(Engine):
         for number in self.ranks.share(-(-owners.size // at_a_time)):
             these = slice(number * at_a_time, (number + 1) * at_a_time)
             own = tuple(owners[these].tolist())
-            shared = _evenly_shared(own)
             packed = [
                 pack(
                     rows[these],
@@ -271,21 +270,12 @@ class BatchedEngine(Engine):
                     clip=clips[these],
                     multiple=1 if len(own) == 1 else _WIDTH_MULTIPLE,
                     pinned=self._device.type == "cuda",
-                    lines=len(shared) if self._joins_lines(rows[these], named, step) else None,
                     named=None if named is None else named._replace(words=named.words[:, these]),
                 )
-                for step, (rows, named, names, scale, spread) in enumerate(steps)
+                for rows, named, names, scale, spread in steps
             ]
-            passes.append(PreparedPass(these.start, own, shared, tuple(packed)))
+            passes.append(PreparedPass(these.start, own, _evenly_shared(own), tuple(packed)))
         return passes
-
-    def _joins_lines(self, rows: Sequence[IntArray], named: NamedBatches | None, step: int) -> bool:
-        """Whether draws that share weights lie one behind the other: their batches vary in size."""
-        if self._device_draws is None or named is not None or step > 0:
-            return False
-        sizes = [own.size for own in rows]
-        varies = min(sizes) < max(sizes) and sum(sizes) <= self.micro_batch
-        return varies and self._device_draws.joins_lines
 
     def _columns(
         self, cohorts: Sequence[Cohort], step: int

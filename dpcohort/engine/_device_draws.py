@@ -31,8 +31,7 @@ from dpcohort.engine._experiment import ClientRecords
 from dpcohort.engine._randomness import pad_batches
 from dpcohort.engine.clipping import ClippedNetwork
 
-_COLUMNS = 7  # words a draw besides its rows
-_GRAIN = 16  # lines of several draws are of so many lengths from a power of two to the next
+_COLUMNS = 6  # words a draw besides its rows
 
 
 class NamedBatches(NamedTuple):
@@ -55,13 +54,11 @@ class PackedStep:
     """A step of all draws of a pass as one vector of 64-bit words.
 
     Attributes:
-        words: rows [lines, width], then count, two words of noise names, scale, spread, clip and
-            the place of the first row for each draw; then a factor for each row, if rows have
-            factors of their own, or seven words that name each batch, if the device is to draw
-            them.
-        draws: number of draws, as many in each line, one behind the other.
-        lines: number of lines.
-        width: of a line, padding included.
+        words: rows [draws, width], then counts, two words of noise names, scale, spread and clip
+            for each draw; then a factor for each row, if rows have factors of their own, or seven
+            words that name each batch, if the device is to draw them.
+        draws: number of draws.
+        width: width of the batches, padding included.
         is_full: whether no batch is padded.
         has_row_scale: whether rows have factors of their own.
         drawn: batch size and the most records of a client, if the device is to draw the rows.
@@ -69,7 +66,6 @@ class PackedStep:
 
     words: Tensor
     draws: int
-    lines: int
     width: int
     is_full: bool
     has_row_scale: bool = False
@@ -82,12 +78,12 @@ class PackedStep:
 
     @property
     def rows(self) -> Tensor:
-        """[lines x width] stored rows; row 0 where a line is padded."""
-        return self.words[: self.lines * self.width]
+        """[draws x width] stored rows; row 0 where a batch is padded."""
+        return self.words[: self.draws * self.width]
 
     @property
     def mask(self) -> Tensor | None:
-        """[draws, width], true for rows that belong to a batch; None if all do. One in a line."""
+        """[draws, width], true for rows that belong to a batch; None if all do."""
         if self.is_full:
             return None
         places = torch.arange(self.width, device=self.words.device)
@@ -96,7 +92,7 @@ class PackedStep:
     @property
     def noise_names(self) -> Tensor:
         """[draws, 2]."""
-        start = self.lines * self.width + self.draws
+        start = self.draws * (self.width + 1)
         return self.words[start : start + 2 * self.draws].view(self.draws, 2)
 
     @property
@@ -138,28 +134,8 @@ class PackedStep:
         """[draws] in 64 bits."""
         return self._column(5).view(torch.float64)
 
-    @property
-    def spans(self) -> tuple[Tensor, Tensor]:
-        """[draws] the place of each draw's first row, and the one behind its last."""
-        starts = self._column(6)
-        return starts, starts + self._column(0)
-
-    def apart(self) -> PackedStep:
-        """The same with a line for each draw; of a step in the host's memory."""
-        starts, stops = (ends.tolist() for ends in self.spans)
-        rows = self.rows.numpy()
-        return pack(
-            [rows[start:stop] for start, stop in zip(starts, stops, strict=True)],
-            self.noise_names.numpy(),
-            scale=self.scale.numpy(),
-            spread=self.spread.numpy(),
-            clip=self.clip.numpy(),
-            multiple=1,
-            pinned=self.words.is_pinned(),
-        )
-
     def _column(self, number: int) -> Tensor:
-        start = self.lines * self.width + number * self.draws
+        start = self.draws * (self.width + number)
         return self.words[start : start + self.draws]
 
 
@@ -172,7 +148,6 @@ def pack(
     clip: Sequence[float] | FloatArray,
     multiple: int,
     pinned: bool,
-    lines: int | None = None,
     row_scale: Sequence[FloatArray] | None = None,
     named: NamedBatches | None = None,
 ) -> PackedStep:
@@ -186,8 +161,6 @@ def pack(
         clip: C of each draw.
         multiple: the width of the batches is rounded up to a multiple of this.
         pinned: in memory from which a device copies without the host.
-        lines: among so many lines draws are shared evenly; None gives each its own. Lines of
-            several are nearly as long as each other whatever was drawn, and little is padded.
         row_scale: a factor on the clipped gradient of each row; None is 1.
         named: what the device draws the rows by.
 
@@ -198,22 +171,15 @@ def pack(
         >>> packed.rows.tolist(), packed.mask.tolist(), packed.scale.tolist()
         ([7, 9, 0, 0], [[True, True, False, False]], [0.5])
     """
-    draws = len(rows)
-    counts = np.array([own.size for own in rows], dtype=np.int64)
-    if lines not in (None, draws):
-        joined = [np.concatenate(some) for some in _shares(rows, lines)]
-        multiple = max(8, (1 << max(own.size for own in joined).bit_length() - 1) // _GRAIN)
-        rows = joined
     positions, mask = pad_batches(rows, multiple=multiple)
-    lines, width = positions.shape
-    ends = counts.reshape(lines, -1).cumsum(axis=1) + width * np.arange(lines)[:, None]
-    size = lines * width + draws * _COLUMNS
+    draws, width = positions.shape
+    size = draws * (width + _COLUMNS)
     more = 0 if row_scale is None else draws * width
     if named is not None:
         more = named.words.size
     words = torch.empty(size + more, dtype=torch.int64, pin_memory=pinned)
     flat = words.numpy()
-    flat[: lines * width] = positions.reshape(-1)
+    flat[: draws * width] = positions.reshape(-1)
     if row_scale is not None:
         factors = flat[size:].view(np.float64).reshape(draws, width)
         factors[:] = 0.0
@@ -221,18 +187,12 @@ def pack(
             factors[row, : own.size] = own
     if named is not None:
         flat[size:] = named.words.view(np.int64).reshape(-1)
-    columns = flat[lines * width : size].reshape(_COLUMNS, draws)
-    columns[0], columns[6] = counts, ends.reshape(-1) - counts
+    columns = flat[draws * width : size].reshape(_COLUMNS, draws)
+    columns[0] = [own.size for own in rows]
     columns[1:3] = np.array(noise_names).astype(np.int64).reshape(2, draws)
-    columns[3:6].view(np.float64)[:] = scale, spread, clip
+    columns[3:].view(np.float64)[:] = scale, spread, clip
     drawn = None if named is None else (named.batch_size, named.longest)
-    return PackedStep(words, draws, lines, width, bool(mask.all()), row_scale is not None, drawn)
-
-
-def _shares(rows: Sequence[IntArray], lines: int) -> list[Sequence[IntArray]]:
-    """As many draws for each of the lines, in order."""
-    each = len(rows) // lines
-    return [rows[first : first + each] for first in range(0, len(rows), each)]
+    return PackedStep(words, draws, width, bool(mask.all()), row_scale is not None, drawn)
 
 
 #: Adds the clipped sums of a packed step at some weights to the third, [draws, D].
@@ -327,7 +287,7 @@ def _end_failed_recording() -> None:
 #: that would record again and again where every batch has its own width.
 _RECORDINGS = 24
 _SIGHTS_BEFORE_RECORDING = 2  # a shape seen once may never come again
-Shape = tuple[int, int, int, int, bool, tuple[int, int] | None]
+Shape = tuple[int, int, int, bool, tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -380,8 +340,6 @@ class DeviceDraws:
         #: Whether passes may be recorded; false for good once a model turned out not to allow it.
         self.records_passes = device.type == "cuda" and network.path.kind == "stacked"
         self._pool = torch.cuda.graph_pool_handle() if self.records_passes else None
-        #: Whether lines may have several draws.
-        self.joins_lines = device.type == "cuda" and network.adds_segments()
         self._sights: dict[Shape, int] = {}
         self._recordings: dict[Shape, CapturedPass] = {}
 
@@ -435,8 +393,6 @@ class DeviceDraws:
         self, step: PackedStep, weights: Tensor, *, careful: bool
     ) -> tuple[PackedStep, Tensor]:
         """The step on the device, and its clipped sums [draws, D]."""
-        if careful and step.lines < step.draws:
-            step = step.apart()
         recording = None if careful else self._recording(step, weights)
         if recording is not None:
             there = recording.load(step)
@@ -454,14 +410,6 @@ class DeviceDraws:
             return
         step.draw_rows(self._indices)
         inputs, targets = self._records.gather(step.rows)
-        if step.lines < step.draws:
-            assert all_finite is not None
-            clips = step.clip.view(step.lines, -1)[:, :1].expand(-1, step.width).reshape(-1)
-            self._network.add_clipped_segments(
-                weights, inputs, targets, clips=clips.to(weights.dtype), spans=step.spans,
-                total=sums, all_finite=all_finite,
-            )  # fmt: skip
-            return
         shape = (step.draws, step.width)
         row_scale = step.row_scale
         self._network.clipped_sums(
@@ -480,9 +428,7 @@ class DeviceDraws:
         """The recording for a pass of this shape; None while there is none."""
         if not self.records_passes or self._pool is None or step.width == 0:
             return None
-        shape = (
-            step.draws, step.lines, weights.shape[0], step.width, step.is_full, step.drawn
-        )  # fmt: skip
+        shape = (step.draws, weights.shape[0], step.width, step.is_full, step.drawn)
         if shape in self._recordings or len(self._recordings) >= _RECORDINGS:
             return self._recordings.get(shape)
         self._sights[shape] = self._sights.get(shape, 0) + 1

@@ -289,51 +289,6 @@ def test_everything_comes_out_as_it_went_in() -> None:
     assert packed.clip.tolist() == [1.5, 4.5, -6.0]
 
 
-def test_draws_of_a_line_lie_one_behind_the_other() -> None:
-    rows = [[4, 5, 9], [], [8], [7]]
-    names = [[1, 2], [3, 4], [5, 6], [2**63, 8]]
-    step = packed_of(rows, names, [0.5, 1.5, -2.0, 1.0], multiple=2, lines=2)
-    assert (step.draws, step.lines, step.width) == (4, 2, 8)
-    starts, stops = (ends.tolist() for ends in step.spans)
-    assert [step.rows[a:b].tolist() for a, b in zip(starts, stops, strict=True)] == rows
-    apart = step.apart()
-    assert apart.lines == 4
-    own = packed_of(rows, names, [0.5, 1.5, -2.0, 1.0], multiple=1)
-    assert torch.equal(apart.words, own.words)
-
-
-@pytest.mark.parametrize("spoilt", [False, True])
-def test_a_gpu_joins_batches_of_any_size(
-    cuda: str, spoilt: bool, make_plan: Any, make_records: Any
-) -> None:
-    """One behind the other, they give what they give side by side."""
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        model = nn.Sequential(
-            nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2),
-            nn.Conv2d(5, 6, 3, stride=2), nn.GroupNorm(2, 6), nn.ReLU(),
-            nn.Flatten(), nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3),
-        )  # fmt: skip
-        inputs = torch.randn(60, 2, 8, 8)
-    if spoilt:
-        inputs[::7] = float("inf")
-    plan = make_plan(SIZES, COHORTS, local_steps=2)
-    records = make_records(inputs, SIZES, device=cuda, dtype=torch.float32)
-    found = []
-    for joins in (True, False):
-        experiments = [seeded(plan, records, seed) for seed in range(2)]
-        engine = BatchedEngine(model, experiments)
-        assert engine._device_draws is not None
-        assert engine._device_draws.joins_lines
-        engine._device_draws.joins_lines = joins
-        states = engine.initial_states()
-        start = states[0].parameters.clone()
-        for _ in engine.rounds(states):
-            pass
-        found.append(torch.stack([state.parameters for state in states]))
-    assert moved_apart(found[0], found[1], start) < 1e-4
-
-
 def packed(rows: list[int]) -> PackedStep:
     name = np.array([1, 2], dtype=np.uint64)
     return pack(

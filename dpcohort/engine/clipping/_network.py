@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine import _segment_kernel as segment_kernel
 from dpcohort.engine.clipping import _kernels as kernels
 from dpcohort.engine.clipping._convolution import StackedConvolution
 from dpcohort.engine.clipping._layers import (
@@ -430,15 +429,20 @@ class ClippedNetwork:
         self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool = False,
         own_convolutions: bool = True,
     ) -> None:  # fmt: skip
-        for layer in self._layers:
-            layer.own_convolutions = own_convolutions
         with torch.enable_grad():
-            self._forward(weights, inputs, targets, apart=apart).sum().backward()  # type: ignore[no-untyped-call]
+            losses = self._forward(
+                weights, inputs, targets, apart=apart, own_convolutions=own_convolutions
+            )
+            losses.sum().backward()  # type: ignore[no-untyped-call]
 
-    def _forward(self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool) -> Tensor:
+    def _forward(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool,
+        own_convolutions: bool = True,
+    ) -> Tensor:  # fmt: skip
         each = inputs.shape[1] if isinstance(self._stacked, PersonModel) else 1
         for layer in self._layers:
             layer.bind(weights, len(inputs), each=each, apart=apart)
+            layer.own_convolutions = own_convolutions
         return self._loss(self._stacked(inputs), targets)
 
     def _release(self) -> None:
@@ -528,48 +532,6 @@ class ClippedNetwork:
             return total
 
         return [part for parts in found for part in parts], placed
-
-    def adds_segments(self) -> bool:
-        """Whether ``add_clipped_segments`` has what it needs: its kernels, and gradients in parts.
-
-        A table of words has none.
-        """
-        weight = next(self._model.parameters())
-        none = StackedLayer.own_gradients
-        usual = all(type(layer).own_gradients is not none for layer in self._layers)
-        return self.path.kind == "stacked" and usual and segment_kernel.fits([(weight,)])
-
-    @torch.no_grad()
-    def add_clipped_segments(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, clips: Tensor,
-        spans: tuple[Tensor, Tensor], total: Tensor, all_finite: Tensor,
-    ) -> None:  # fmt: skip
-        """As ``clipped_sums``, of draws that lie one behind the other.
-
-        Args:
-            weights: [groups, D], among which rows are split evenly.
-            inputs: [rows, ...].
-            targets: [rows, ...].
-            clips: C of each row.
-            spans: [draws] the first row of each draw, and the one behind its last.
-            total: [draws, D] zeros, where the sums are put.
-            all_finite: made false if some gradient is not finite, whose sums are then not right.
-        """
-        with full_precision_products(weights.device):
-            self._run(weights, inputs, targets, apart=True, own_convolutions=False)
-            squares, own = torch.zeros_like(clips), []
-            for layer in self._layers:
-                if layer.squared_norms is not None:  # the loss comes by it
-                    parts = [tuple(x.contiguous() for x in p) for p in layer.own_gradients() or ()]
-                    known = layer.squared_norms
-                    squares += known if known.numel() else segment_kernel.squares(parts)
-                    own.append((layer, parts))
-            factors, finite = _factors(squares[:, None], clips)
-            all_finite.logical_and_(finite)
-            for layer, parts in own:
-                sums = segment_kernel.sums(parts, factors[:, 0].double(), *spans, weights.dtype)
-                layer.place(sums, total)
-        self._release()
 
     @torch.no_grad()
     def own_losses(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
