@@ -12,10 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["LONGEST_WORDS", "counted", "html_table", "json_visible", "one_line", "visible"]
+__all__ = ["LONGEST_WORDS", "counted", "html_table", "json_visible", "one_line", "some", "visible"]
 
 #: Characters of somebody else's message that are shown; the rest is counted.
 LONGEST_WORDS = 500
+#: Names that are shown of a list of them.
+_NAMES = 5
 
 #: Control characters but tab and line end, marks of direction and of no width, line separators,
 #: annotations, tags, and halves of surrogate pairs.
@@ -122,3 +124,14 @@ def _json_escape(found: re.Match[str]) -> str:
     # JSON has no escape beyond four digits; two halves stand for the rest.
     halves = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{halves[i : i + 2].hex()}" for i in range(0, len(halves), 2))
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e", "f"])
+        'a, b, c, d, e and 1 more'
+    """
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(map(one_line, names[:_NAMES])) + more

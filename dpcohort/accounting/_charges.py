@@ -76,6 +76,8 @@ class Charge:
         spent: what each of them paid of it.
         public: ids of clients whose records were looked at without noise.
         after: ids of all charges that were paid before it.
+        alone: epsilon that clients have spent at that delta if all others collude, by id, where
+            their noise was distributed; of all others it is what they spent.
         nonce: a random number, so that no two charges are the same.
 
     Example:
@@ -93,6 +95,7 @@ class Charge:
     spent: Mapping[str, Spent]
     public: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    alone: Mapping[str, float] = field(default_factory=dict)
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
@@ -107,6 +110,11 @@ class Charge:
                 raise InputError.because(
                     f"{one_line(name)!r} was charged epsilon {both[0]:g} at delta {both[1]:g} of a "
                     f"promise of {whole[0]:g} at {whole[1]:g}."
+                )
+        for name, epsilon in self.alone.items():
+            if name not in self.spent or not epsilon >= self.spent[name][0]:
+                raise InputError.because(
+                    f"{one_line(name)!r} cannot have spent less if all others collude."
                 )
 
     @cached_property
@@ -125,6 +133,7 @@ class Charge:
             "spent": {name: [float(x) for x in both] for name, both in self.spent.items()},
             "public": list(self.public),
             "after": list(self.after),
+            **({"alone": {n: float(e) for n, e in self.alone.items()}} if self.alone else {}),
             "nonce": self.nonce,
         }
 
@@ -148,6 +157,7 @@ class Charge:
             spent={n: _both(n, "was charged", v, 0) for n, v in values["spent"].items()},
             public=tuple(map(str, values["public"])),
             after=tuple(map(str, values["after"])),
+            alone=dict(values.get("alone", {})),
             nonce=str(values["nonce"]),
         )
         if found.to_dict() != dict(values):

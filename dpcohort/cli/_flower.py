@@ -15,6 +15,8 @@ from typer import Argument, Option
 from dpcohort.cli._sources import plan_of
 from dpcohort.cli._terminal import (
     JsonOption,
+    LogJsonOption,
+    MetricsOption,
     SetOption,
     console,
     print_json,
@@ -26,8 +28,9 @@ from dpcohort.config import load_config
 from dpcohort.data import DATASET_NAMES
 from dpcohort.data._arrays import read_npz
 from dpcohort.deploy._formats import read_toml
+from dpcohort.deploy._monitoring import Log, json_line, publish_metrics
 from dpcohort.deploy.flower import write_kit
-from dpcohort.deploy.flower._adapter import serve_node
+from dpcohort.deploy.flower._adapter import NodeState, serve_node
 from dpcohort.deploy.flower._kit import write_app
 from dpcohort.deploy.flower._trial import run_demo
 from dpcohort.deploy.flower.client_app import carry
@@ -218,6 +221,8 @@ def serve(
     after: Annotated[
         Path | None, Option(help="The run that a plan of replan goes on from.")
     ] = None,
+    metrics: MetricsOption = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Keep a federated run going: wait for what is away, start it again, until it is finished."""
     from dpcohort.deploy.flower._operator import Operator  # nodes need not load it
@@ -226,16 +231,28 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     caller = Operator(superlink, authority or federation.parent / "tls" / "ca.crt")
-    service = Service(federation, caller, out=out, after=after, say=_said_now)
+    log = _logger("service", as_json=log_json)
+    service = Service(federation, caller, out=out, after=after, say=log)
+    if metrics is not None:
+        where = publish_metrics(metrics, service.metrics, service.ill)
+        log(f"metrics: {where}")
     try:
         service.run()
     except KeyboardInterrupt:
-        say("stopped, and the run with it. What was counted stays counted; start it again any time")
+        log("stopped, and the run with it. What was counted stays counted; start it again any time")
 
 
-def _said_now(words: str) -> None:
-    console.print(f"{time.strftime('%H:%M:%S')} {one_line(words, 800)}", soft_wrap=True)
-    sys.stdout.flush()
+def _logger(part: str, *, as_json: bool) -> Log:
+    """Writes lines as they come: for people, or for programs."""
+
+    def log(line: str) -> None:
+        if as_json:
+            print(json_line(part, line))
+        else:
+            print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {one_line(line, 800)}")
+        sys.stdout.flush()
+
+    return log
 
 
 @flower.command("node")
@@ -244,22 +261,32 @@ def node(
     authority: Annotated[Path, Option(help="Certificate of the server's authority (ca.crt).")],
     key: Annotated[Path, Option(help="The node's private key (node.key).")],
     guard: Annotated[Path, Option(metavar="SOCKET", help="Where the client's guard listens.")],
+    metrics: MetricsOption = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """A client's node: takes the server's messages to the guard, and runs no code of the server."""
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise InputError("--superlink", given=superlink, allowed="host and port, as HOST:9443")
     signal.signal(signal.SIGTERM, _interrupt)
+    state, log = NodeState(), _logger("node", as_json=log_json)
+
+    def tell(line: str) -> None:
+        state.note(line)
+        log(line)
+
+    if metrics is not None:
+        log(f"metrics: {publish_metrics(metrics, state.metrics, state.ill)}")
     try:
         serve_node(
-            lambda body: carry(body, {"guard": str(guard)}),
+            lambda body: state.answered(carry(body, {"guard": str(guard)})),
             superlink=superlink,
             authority=authority,
             key=key,
-            say=lambda words: console.print(one_line(words)),
+            say=tell,
         )
     except KeyboardInterrupt:
-        say("ended: it was asked to, or the SuperLink no longer knows this key")
+        log("ended: it was asked to, or the SuperLink no longer knows this key")
 
 
 def _interrupt(number: int, frame: object) -> None:

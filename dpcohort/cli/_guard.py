@@ -16,8 +16,18 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli._terminal import JsonOption, print_json, print_text, say, shape_from, write_new
+from dpcohort.cli._terminal import (
+    JsonOption,
+    LogJsonOption,
+    MetricsOption,
+    print_json,
+    print_text,
+    say,
+    shape_from,
+    write_new,
+)
 from dpcohort.deploy._formats import read_toml
+from dpcohort.deploy._monitoring import json_line, publish_metrics
 from dpcohort.deploy.guard._files import (
     check_unwritable,
     guarded_data,
@@ -63,6 +73,8 @@ def serve(
     socket: Annotated[Path | None, Option(help="Where to listen.")] = None,
     counter: CounterOption = None,
     new_ledger: NewLedgerOption = False,
+    metrics: MetricsOption = None,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Start a guard: check files and terms, then answer until it is told to stop."""
     if context.invoked_subcommand is not None:
@@ -82,13 +94,15 @@ def serve(
         socket=socket,
         counter=counter,
         new_ledger=new_ledger,
-        log=_log,
+        log=_log_json if log_json else _log,
     )
     with service:
         if new_ledger:
             say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
         for line in terms_in_words(service.handler.terms, service.handler.records):
             say(line)
+        if metrics is not None:
+            say(f"metrics: {publish_metrics(metrics, service.metrics, service.ill)}")
         say(f"ready: listening at {socket}. End it with Ctrl-C.")
         sys.stdout.flush()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -255,3 +269,7 @@ def identity(
 def _log(line: str) -> None:
     """One line of what was asked and answered, never of what was computed."""
     print_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {one_line(line)}", to_errors=True)
+
+
+def _log_json(line: str) -> None:
+    print_text(json_line("guard", line), to_errors=True)

@@ -270,6 +270,11 @@ SetOption = Annotated[
         help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
     ),
 ]
+MetricsOption = Annotated[
+    str | None,
+    Option(metavar="WHERE", help="HOST:PORT for /metrics and /health, or a file FILE.prom."),
+]
+LogJsonOption = Annotated[bool, Option("--log-json", help="Log lines of JSON.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
 JobsOption = Annotated[

@@ -7,6 +7,7 @@ A run is shown as a live picture on a terminal, and in one line a round in a pip
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ from dpcohort.runs._folder import RECEIPTS
 from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._provenance import HOW_TO_SIMULATE
 from dpcohort.runs._receipts import read_receipts
+from dpcohort.runs._status import run_of
 from dpcohort.runs._success import judged_words
 
 
@@ -275,12 +277,20 @@ _QUIET_SECONDS = 60.0  # without a new round it says so
 
 
 def watch(
-    path: Annotated[Path, Argument(metavar="RUN", help="The run folder.")],
+    path: Annotated[Path, Argument(metavar="RUN", help="The run folder, or federation.toml.")],
     interval: Annotated[float, Option(min=0.1, help="Seconds between looks.")] = 1.0,
     once: Annotated[bool, Option("--once", help="Say how it stands and end.")] = False,
+    serve: Annotated[
+        str | None,
+        Option(metavar="HOST:PORT", help="Serve a live page, as 127.0.0.1:8765; read-only."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files."""
+    if serve is not None:
+        _watch_page(path, serve)
+        return
+    path = run_of(path)
     if once or as_json:
         run, _ = next(_states(path, interval))
     else:
@@ -290,6 +300,17 @@ def watch(
             console.print("Stopped watching; the run goes on by itself.")
             return
     _tell(run, as_json=as_json)
+
+
+def _watch_page(path: Path, address: str) -> None:
+    from dpcohort.cli._page import serve_page  # nothing else needs a server
+
+    print(serve_page(path, address), flush=True)
+    say("Open this link: who has it may look, nobody may change anything. End it with Ctrl-C.")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("Stopped watching; the run goes on by itself.")
 
 
 def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
@@ -361,6 +382,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
             test_accuracy=score if run.metric.name == "accuracy" else None,
             private=run.is_private,
             **({} if run.metric.name == "accuracy" else {f"test_{run.metric.name}": score}),
+            evaluation=run.evaluation,
             warnings=judged_words([run.judged]),
         )
         return

@@ -129,7 +129,7 @@ def receipt(
         if str(registry) == "-":
             return
     if as_json:
-        print_json(found.to_dict())
+        print_json({**found.kind, **found.to_dict()})
     else:
         say(found.text())
         if not verified.holds:

@@ -255,6 +255,12 @@ class Dataset:
         return len(self.train_labels) if self.persons is None else len(self.persons)
 
     @property
+    def summed_rows(self) -> int:
+        """Rows whose gradients are added up before they are clipped as one, at most; public."""
+        persons = self.persons
+        return persons.most if persons is not None and persons.person_rows == "sum" else 1
+
+    @property
     def test_is_public(self) -> bool:
         """Whether results on the test records may be told without paying for them."""
         return self.test_public or self.public

@@ -84,6 +84,7 @@ from dpcohort.engine._ranks import Ranks
 from dpcohort.engine._rounds import CohortUpdates, one_thread_each
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.errors import InputError
+from dpcohort.models._moments import loss_in_training
 
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
@@ -123,7 +124,7 @@ class BatchedEngine(Engine):
         draws_per_pass: int | None = None,
     ) -> None:
         super().__init__(model, experiments)
-        loss = self._records.loss(loss)
+        loss = self._records.loss(loss_in_training(self._model, loss))
         self._device = self._records.device
         self._local_steps = experiments[0].plan.training.local_steps
         self._is_private = not experiments[0].streams.is_reproducible

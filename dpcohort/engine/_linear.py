@@ -34,6 +34,7 @@ from dpcohort.engine.clipping import FlatLayout, Loss, clip_factors
 from dpcohort.engine.clipping import _per_example as per_example
 from dpcohort.models._apart import not_proved_apart
 from dpcohort.models._each_alone import treats_alike
+from dpcohort.models._moments import MomentsLoss
 from dpcohort.models._persons import PersonLoss, PersonModel, null_like
 
 #: Inputs and targets of some stored rows. SENSITIVE.
@@ -313,7 +314,7 @@ class LinearModel:
 
 def is_ours(loss: Loss) -> bool:
     """Whether a loss is this package's own, which gives a number of each example by itself."""
-    if type(loss) is PersonLoss:
+    if isinstance(loss, PersonLoss | MomentsLoss):
         return is_ours(loss.of_rows)
     if not isinstance(loss, FunctionType):
         return False

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpcohort.accounting import Charge
+from dpcohort.accounting._charges import after_charges
 from dpcohort.accounting._distributed import refuse_undistributable
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.clients import Population
@@ -138,6 +139,18 @@ def configured_plan(
         draws=config.draws,
         **common,
     )
+
+
+def population_to_train(config: Config, data: Dataset) -> Population:
+    """The clients with what charges, and the share for an evaluation, leave for a training.
+
+    Args:
+        config: the configuration.
+        data: its data set.
+    """
+    whole = promised_population(config, data)
+    kept = kept_for_evaluation(config, data, whole) or 0.0
+    return after_charges(whole, configured_charges(config), kept=kept)
 
 
 def kept_for_evaluation(

@@ -78,7 +78,7 @@ def check_signatures(
     names = plan.population.ids
     last = plan.training.rounds  # the round after the last one, in which the model is evaluated
     allowed = {
-        *((last, REPORT_DRAW, name) for name in evaluated),
+        *((last, 0, name) for name in evaluated),
         *((round, REPORT_DRAW, names[k]) for round, asked in reports.items() for k in asked),
         *(
             (round, cohort[:place].count(k), names[k])
@@ -108,11 +108,11 @@ def check_signatures(
             continue
         result.wrong.append(f"line {number}: {fault}")
     for name, digest in evaluated.items():
-        if digest and released.get((last, REPORT_DRAW, name)) != digest:
+        if digest and released.get((last, 0, name)) != digest:
             words = f"the sum of {one_line(name)!r} is not what its guard has signed."
             result.wrong.append(f"{CHARGES}: {words}")
     cards = _check_cards(folder, run, plan, keys, result)
-    signed = sum(number != REPORT_DRAW for _, number, _ in released)
+    signed = sum(t < last and number != REPORT_DRAW for t, number, _ in released)
     drawn = {names[k] for cohort in cohorts.values() for k in cohort}
     unsigned = sum(map(len, cohorts.values())) - signed
     result.summary = (

@@ -443,7 +443,7 @@ def is_worth_asking(
 
 
 def combined(
-    questions: Questions, sums: FloatArray, records: IntArray, noise: FloatArray
+    questions: Questions, sums: FloatArray, records: IntArray | FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, dict[str, Estimate]]:
     """Metrics in all, from the noised sums of clients.
 
@@ -472,20 +472,20 @@ def combined(
 
 
 def informed(
-    questions: Questions, sums: FloatArray, records: IntArray, noise: FloatArray
+    questions: Questions, sums: FloatArray, records: IntArray | FloatArray, noise: FloatArray
 ) -> Questions:
     """Questions with the threshold that noised sums speak for; arguments as of `combined`."""
     return questions.informed(*_in_the_mean(questions, sums, records, noise)[1:])
 
 
 def _in_the_mean(
-    questions: Questions, sums: FloatArray, records: IntArray, noise: FloatArray
+    questions: Questions, sums: FloatArray, records: IntArray | FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
     weights, variance, spread = _heard(questions, records, noise)
     return weights, (weights / records) @ sums / questions.weights, variance, spread
 
 
-def sharpness(questions: Questions, records: IntArray, noise: FloatArray) -> float:
+def sharpness(questions: Questions, records: IntArray | FloatArray, noise: FloatArray) -> float:
     """Half of the headline's 95 % interval in all, from public numbers alone.
 
     Example:
@@ -498,7 +498,7 @@ def sharpness(questions: Questions, records: IntArray, noise: FloatArray) -> flo
 
 
 def _heard(
-    questions: Questions, records: IntArray, noise: FloatArray
+    questions: Questions, records: IntArray | FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, FloatArray, float]:
     """Weights of clients, variance of the noise in each mean answer, and sum of squared weights."""
     sharpest = float(questions.weights.max())

@@ -3,15 +3,20 @@
 
 Each client adds up what its test records answer (``_noised_metrics``) and releases the sum with
 Gaussian noise of its own, once: the share of its budget that the plan kept is charged before
-anything is computed, and whoever colludes, its own noise protects it. How many test records a
-client has is public, as its size is: they are a stated share of it. The charge adds to what the
-training spent; that the two are of different records is not used, as they need not stay so.
+anything is computed, and whoever colludes, its own noise protects it. Where noise is distributed,
+cohorts of clients release one weighted sum, as in a round of the training: each adds a share of
+noise, h of which keep its promise, and the charge says what its own share alone would keep.
+
+How many test records a client has is public, as its size is: they are a stated share of it. The
+charge adds to what the training spent; that the two are of different records is not used, as they
+need not stay so.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting import Charge, gaussian_delta
+from dpcohort.accounting import Charge, Event, History, gaussian_delta
 from dpcohort.accounting._charges import Spent, in_order, private_clients
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
@@ -40,6 +45,8 @@ from dpcohort.tasks import Task
 if TYPE_CHECKING:
     from dpcohort.engine import Lattice
 
+#: Positions of clients who release one sum together, or of one who does so alone.
+Group = tuple[int, ...]
 #: Of more clients only metrics in all are told.
 MOST_TOLD = 1000
 #: Names the stream of a simulation's noise.
@@ -55,7 +62,8 @@ class EvaluationTerms:
         questions: what each test record is asked.
         clients: positions of the clients with test records.
         records: [clients] how many units of privacy of each are tested.
-        noise: [clients] standard deviation of the noise on its sums; 0 of a public client.
+        noise: [clients] standard deviation of the noise that its promise needs; 0 of a public one.
+        groups: places in ``clients`` of those who release one sum together.
     """
 
     plan: Plan
@@ -63,6 +71,7 @@ class EvaluationTerms:
     clients: IntArray
     records: IntArray
     noise: FloatArray
+    groups: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, plan: Plan, data: Dataset) -> EvaluationTerms:
@@ -73,18 +82,23 @@ class EvaluationTerms:
         """
         whose = _owners(plan, data)
         counts = np.bincount(whose[whose >= 0], minlength=len(plan.population))
-        clients = np.flatnonzero(counts)
-        if not clients.size:
+        if not counts.any():
             raise InputError.because(
                 "no client of the plan has a test record, so there is nothing to evaluate on. "
                 "Raise data.test_share, or leave [evaluation] out."
             )
-        return cls.about(plan, data.task, clients, counts[clients])
+        return cls.about(plan, data.task, counts)
 
     @classmethod
-    def about(cls, plan: Plan, task: Task, clients: IntArray, records: IntArray) -> EvaluationTerms:
-        """The same from the numbers of test records."""
+    def about(cls, plan: Plan, task: Task, tested: IntArray) -> EvaluationTerms:
+        """The same from the number of test records of each client of the plan."""
         questions = questions_of(task)
+        cohorts = [cohort for cohort in evaluation_cohorts(plan) if tested[list(cohort)].any()]
+        members = {k for cohort in cohorts for k in cohort}
+        clients = np.array(sorted(members.union(np.flatnonzero(tested).tolist())), np.int64)
+        place = {k: i for i, k in enumerate(clients.tolist())}
+        alone = [(k,) for k in clients.tolist() if k not in members]
+        groups = tuple(tuple(place[k] for k in group) for group in (*cohorts, *alone))
         spent = [plan.past.paid.kept_of(plan.population.ids[k]) for k in clients.tolist()]
         private = ~plan.population.public[clients]
         noise = np.zeros(len(clients))
@@ -98,12 +112,52 @@ class EvaluationTerms:
                 f"the evaluation would take epsilon {spent[loud[0]][0]:.3g} of {one_line(name)!r}, "
                 "which buys nothing but noise. Raise evaluation.share, or leave [evaluation] out."
             )
-        return cls(plan=plan, questions=questions, clients=clients, records=records, noise=noise)
+        return cls(
+            plan=plan,
+            questions=questions,
+            clients=clients,
+            records=tested[clients],
+            noise=noise,
+            groups=groups,
+        )
 
     @property
     def names(self) -> list[str]:
         """Ids of the clients with test records."""
         return [self.plan.population.ids[k] for k in self.clients.tolist()]
+
+    @property
+    def shares(self) -> FloatArray:
+        """[clients] standard deviation of the noise that each adds itself."""
+        counted_on = np.ones(len(self.noise))
+        for group in map(list, self.groups):
+            counted_on[group] = self.plan.noise.honest if len(group) > 1 else 1
+        own: FloatArray = self.noise / np.sqrt(counted_on)
+        return own
+
+    def lattices(self, group: Sequence[int]) -> tuple[list[Lattice], float]:
+        """The lattice of each member of a group, and what one unit of their sum is.
+
+        In it a member counts by 1 over its own noise, over the largest of these weights.
+        """
+        from dpcohort.engine import Lattice
+        from dpcohort.engine._lattice import exponent_for
+
+        own = self.shares[list(group)].tolist()
+        exponent = exponent_for(max(own))
+        return [Lattice(one, 1.0, exponent) for one in own], math.ldexp(min(own), -exponent)
+
+    def _as_clients(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Each group as one client: a factor on its sum, its records and its noise."""
+        found, own = [], self.shares
+        for group in map(list, self.groups):
+            least, records = own[group].min(), self.records[group]
+            weights = least / own[group] if least else np.ones(len(group))
+            heard = (weights * records).sum()
+            size = heard**2 / (weights**2 * records).sum()
+            found.append((size / heard, size, size / heard * least * math.sqrt(len(group))))
+        factors, sizes, noise = np.array(found).T
+        return factors, sizes, noise
 
     @property
     def buys(self) -> str:
@@ -114,10 +168,10 @@ class EvaluationTerms:
             >>> people = Population.from_arrays(sizes=[9000], epsilon=[4.0], delta=1e-6)
             >>> settings = Training(rounds=2, cohort_size=1, batch_size=90)
             >>> plan = make_plan(people, settings, evaluation=0.05, seed=0)
-            >>> EvaluationTerms.about(plan, Task(), np.array([0]), np.array([2000])).buys
+            >>> EvaluationTerms.about(plan, Task(), np.array([2000])).buys
             'the evaluation takes 5 % of each budget once the model is trained, and buys ... ± ...'
         """
-        half = sharpness(self.questions, self.records, self.noise)
+        half = sharpness(self.questions, *self._as_clients()[1:])
         metric = METRICS[self.questions.headline]
         return (
             f"the evaluation takes {100 * self.plan.past.paid.kept:.3g} % of each budget once the "
@@ -159,29 +213,45 @@ class EvaluationTerms:
             promised=whole,
             spent=spent,
             public=tuple(sorted(bare)),
+            alone={self.names[i]: self._alone(i) for g in self.groups if len(g) > 1 for i in g},
             after=tuple(charge.id for charge in in_order(known)),
         )
         replace(plan.past.paid, charges=in_order((*known, found)), kept=0.0).check(people)
         return found
 
-    def sums(self, data: Dataset, outputs: NDArray[Any], keys: Sequence[bytes]) -> FloatArray:
-        """The noised sum [clients, D] of each client's test records.
+    def _alone(self, place: int) -> float:
+        """Epsilon of what a client released if all others collude: of its own noise alone."""
+        own, contract = float(self.shares[place]), self.plan.contract
+        done = Event.of(
+            noise_multiplier=own, sampling_rate=1.0, steps=1, neighbours=contract.neighbours
+        )
+        epsilon, delta = self.plan.past.paid.kept_of(self.names[place])
+        return max(epsilon, History((done,)).epsilon(delta))
+
+    def sums(
+        self, data: Dataset, outputs: NDArray[Any], keys: Sequence[bytes]
+    ) -> dict[Group, FloatArray]:
+        """The noised sum of each group's test records.
 
         Args:
             data: with the test records.
             outputs: of the model on each, from that record alone. SENSITIVE.
             keys: of each client, 32 random bytes that are used for nothing else, ever.
         """
-        from dpcohort.engine import Lattice
-
         raw_rows = self.questions.rows(outputs, data.test_labels)
         if data.test_persons is not None:
             raw_rows = data.test_persons.means(raw_rows)
         whose = _owners(self.plan, data)
-        found = np.zeros((len(self.clients), raw_rows.shape[1]))
-        for row, (k, noise, key) in enumerate(zip(self.clients, self.noise, keys, strict=True)):
-            own = raw_rows[whose == k]
-            found[row] = noised_sum(own, Lattice(float(noise), 1.0), key) if noise else own.sum(0)
+        found: dict[Group, FloatArray] = {}
+        for group in self.groups:
+            members = tuple(self.clients[list(group)].tolist())
+            own = [raw_rows[whose == k] for k in members]
+            if not self.noise[group[0]]:  # public, and so alone
+                found[members] = own[0].sum(0)
+                continue
+            lattices, unit = self.lattices(group)
+            parts = zip(own, lattices, (keys[i] for i in group), strict=True)
+            found[members] = unit * np.sum([noised_integers(*part) for part in parts], axis=0)
         return found
 
     def keys(self, seed: int | None) -> list[bytes]:
@@ -191,17 +261,20 @@ class EvaluationTerms:
         rng = np.random.default_rng([seed, _STREAM, int(self.plan.sha256[:12], 16)])
         return [rng.bytes(32) for _ in self.names]
 
-    def of_those(self, sums: Mapping[int, FloatArray]) -> tuple[EvaluationTerms, FloatArray]:
-        """The same of those clients alone who released a sum, and their sums [clients, D]."""
-        here = [place for place, k in enumerate(self.clients.tolist()) if k in sums]
+    def of_those(self, groups: Collection[Group]) -> EvaluationTerms:
+        """The same of those groups, or what is left of them, who released a sum."""
+        left = {k for group in groups for k in group}
+        here = [place for place, k in enumerate(self.clients.tolist()) if k in left]
         kept = {name: getattr(self, name)[here] for name in ("clients", "records", "noise")}
-        terms = replace(self, **kept)
-        return terms, np.stack([sums[k] for k in terms.clients.tolist()])
+        place = {k: i for i, k in enumerate(kept["clients"].tolist())}
+        return replace(self, **kept, groups=tuple(tuple(place[k] for k in g) for g in groups))
 
     def results(self, charge: Charge, sums: FloatArray) -> dict[str, Any]:
         """What ``result.json`` says, from noised sums and public numbers alone."""
-        questions = informed(self.questions, sums, self.records, self.noise)
-        weights, in_all = combined(questions, sums, self.records, self.noise)
+        factors, sizes, noise = self._as_clients()
+        sums = factors[:, None] * sums
+        questions = informed(self.questions, sums, sizes, noise)
+        weights, in_all = combined(questions, sums, sizes, noise)
         found: dict[str, Any] = {
             "charge": charge.id,
             "kept": self.plan.past.paid.kept,
@@ -211,23 +284,19 @@ class EvaluationTerms:
             **({"class_shares": list(told)} if (told := questions.class_shares) else {}),
         }
         if len(self.names) <= MOST_TOLD:
-            one = np.ones(1, dtype=np.int64)
-            found["clients"] = {
-                name: {
-                    "records": int(self.records[i]),
-                    "noise": float(self.noise[i]),
-                    "weight": float(weights[i]),
-                    **_plain(
-                        combined(
-                            questions,
-                            sums[i : i + 1],
-                            one * self.records[i],
-                            self.noise[i : i + 1],
-                        )[1]
-                    ),
+            for row, group in enumerate(self.groups):
+                names = [self.names[i] for i in group]
+                said: dict[str, Any] = {
+                    "records": int(self.records[list(group)].sum()),
+                    "noise": float(noise[row]),
+                    "weight": float(weights[row]),
                 }
-                for i, name in enumerate(self.names)
-            }
+                if len(group) > 1:  # of no member by itself is anything known
+                    found.setdefault("together", []).append({"clients": names, **said})
+                    continue
+                here = slice(row, row + 1)
+                own = combined(questions, sums[here], sizes[here], noise[here])[1]
+                found.setdefault("clients", {})[names[0]] = said | _plain(own)
         return found
 
     def released(self, sums: FloatArray) -> dict[str, Any]:
@@ -236,22 +305,38 @@ class EvaluationTerms:
             "clients": self.names,
             "records": self.records.tolist(),
             "noise": self.noise.tolist(),
+            "groups": [[self.names[i] for i in group] for group in self.groups],
             "sums": sums.tolist(),
         }
 
 
-def noised_sum(raw_rows: FloatArray, lattice: Lattice, key: bytes) -> FloatArray:
-    """What one client releases: the sum of its test records' rows, with its noise.
+def evaluation_cohorts(plan: Plan) -> list[Group]:
+    """Positions of the clients whose test records are summed under masks, where noise is shared.
+
+    As many to a cohort as in the training, in the order of the plan; who is left over releases a
+    sum alone, with all of its noise, as everybody does where noise is not distributed.
+    """
+    if not plan.noise.only_sums or plan.noise.honest == 1:
+        return []
+    there = np.flatnonzero(plan.drawn & ~plan.population.public).tolist()
+    size = plan.training.cohort_size
+    return [tuple(there[i : i + size]) for i in range(0, len(there) - size + 1, size)]
+
+
+def noised_integers(raw_rows: FloatArray, lattice: Lattice, key: bytes) -> IntArray:
+    """The sum of one client's test records' rows with noise on a lattice.
 
     Args:
         raw_rows: of its test records, each of length 1 at most.
-        lattice: of the noise.
+        lattice: of the noise, all of it or a share, which must not leave without masks.
         key: 32 random bytes that are used for nothing else, ever.
     """
     import torch
 
-    released = lattice.release(lattice.clipped_sum(torch.from_numpy(raw_rows)), key, scale=1.0)
-    found: FloatArray = released.numpy()
+    from dpcohort.engine._lattice import add_rounded_gaussian_
+
+    total = lattice.clipped_sum(torch.from_numpy(raw_rows))
+    found: IntArray = add_rounded_gaussian_(total, lattice.exponent, key).numpy()
     return found
 
 
@@ -307,22 +392,37 @@ def results_again(plan: Plan, task: Task, charge: Charge, released: Mapping[str,
         ValueError: the file says less.
     """
     people = plan.population
-    clients = np.array([people.index_of(str(name)) for name in released["clients"]], np.int64)
-    records = np.array(released["records"], np.int64)
-    terms = replace(
-        EvaluationTerms.about(plan, task, clients, records),
+    place = {name: i for i, name in enumerate(map(str, released["clients"]))}
+    terms = EvaluationTerms(
+        plan=plan,
+        questions=questions_of(task),
+        clients=np.array([people.index_of(name) for name in place], np.int64),
+        records=np.array(released["records"], np.int64),
         noise=np.array(released["noise"], np.float64),
+        groups=tuple(tuple(place[str(name)] for name in group) for group in released["groups"]),
     )
-    for name, noise in zip(terms.names, terms.noise.tolist(), strict=True):
+    least = plan.training.cohort_size - plan.contract.dropouts
+    cohorts = [set(cohort) for cohort in evaluation_cohorts(plan)]
+    if sorted(i for group in terms.groups for i in group) != list(range(len(place))):
+        raise InputError.because("somebody is in two of its sums, or in none.")
+    for group in terms.groups:
+        members = set(terms.clients[list(group)].tolist())
+        if len(group) > 1 and not (
+            len(members) >= least and any(members <= cohort for cohort in cohorts)
+        ):
+            raise InputError.because("it sums up clients who count on others than these.")
+    for i, name in enumerate(terms.names):
         if people.public[people.index_of(name)]:
             continue
         epsilon, delta = charge.spent.get(name, (0.0, 0.0))
-        mu = plan.contract.sensitivity / noise if noise > 0 else np.inf
-        if not mu < np.inf or not gaussian_delta(epsilon=epsilon, mu=mu) <= delta:
-            raise InputError.because(
-                f"the noise on the evaluation of {one_line(name)!r} ({noise:g}) does not keep the "
-                f"epsilon {epsilon:g} at delta {delta:g} that it was charged."
-            )
+        alone = charge.alone.get(name, epsilon)
+        for noise, kept in ((terms.noise[i], epsilon), (terms.shares[i], alone)):
+            mu = plan.contract.sensitivity / noise if noise > 0 else np.inf
+            if not mu < np.inf or not gaussian_delta(epsilon=kept, mu=mu) <= delta:
+                raise InputError.because(
+                    f"the noise on the evaluation of {one_line(name)!r} ({noise:g}) does not keep "
+                    f"the epsilon {kept:g} at delta {delta:g} that it was charged."
+                )
     return terms.results(charge, np.array(released["sums"], np.float64))
 
 

@@ -87,6 +87,13 @@ class ClientReceipt(ABC):
         return self.stamp.partition(":")[0] if self.stamp.startswith("NOT PRIVATE") else ""
 
     @property
+    def kind(self) -> dict[str, str]:
+        """Whether it is private, a simulation or neither, and which unit it protects."""
+        simulated = "simulation" in self.unprotected
+        kind = "simulation" if simulated else self.unprotected.lower() or "private"
+        return {"kind": kind, "protects": self.protects.name}
+
+    @property
     def protects(self) -> Unit:
         """The unit of privacy, by its words."""
         whom = ("this client", "this data set")
@@ -231,7 +238,7 @@ class Receipt(ClientReceipt):
     def total_alone_epsilon(self) -> float | None:
         """The same if all others collude; None where trust is not distributed."""
         alone = None if self.trust is None else self.trust["alone_epsilon"]
-        return self._with_charges("epsilon", alone)
+        return self._with_charges("alone_epsilon", alone)
 
     @property
     def total_delta(self) -> float | None:
@@ -247,7 +254,8 @@ class Receipt(ClientReceipt):
         """An epsilon or delta with what charges took, never rounded down."""
         if self.charged is None or amount is None:
             return amount
-        return total(amount, *(one[which] for one in self.charged["paid"]))
+        paid = self.charged["paid"]  # of most charges all of the noise was the client's own
+        return total(amount, *(one.get(which, one["epsilon"]) for one in paid))
 
     def in_all(self) -> Receipt:
         """The receipt with the whole promise, and with all that was spent of it.
@@ -626,6 +634,7 @@ def _charged(plan: Plan, k: int, paid: Sequence[Charge]) -> dict[str, Any] | Non
                 "id": charge.id,
                 "epsilon": charge.spent[name][0],
                 "delta": charge.spent[name][1],
+                **({"alone_epsilon": charge.alone[name]} if name in charge.alone else {}),
             }
             for charge in took
         ],

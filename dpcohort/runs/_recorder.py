@@ -16,6 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.numpy import save as tensors_as_bytes
 
@@ -299,7 +300,7 @@ class Recorder:
         if not sums:
             run.warnings.append("no evaluation: no client answered; what was charged stays so.")
             return {}
-        terms, found = terms.of_those(sums)
+        terms, found = terms.of_those(list(sums)), np.stack(list(sums.values()))
         if folder is not None:
             write_charge(folder / CHARGES / f"{charge.id}.json", charge, **terms.released(found))
         return {"evaluation": terms.results(charge, found)}

@@ -35,16 +35,22 @@ from dpcohort.runs import (
     configured_data,
     configured_job,
     configured_optimiser,
-    configured_population,
     configured_training,
     data_section,
     train_side_by_side,
 )
-from dpcohort.runs._configured import configured_plan
+from dpcohort.runs._configured import configured_plan, population_to_train
+from dpcohort.runs._job import fitted
 from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
-from dpcohort.tuning._settings import Settings, changes_for, digits, suggested_settings
+from dpcohort.tuning._settings import (
+    Settings,
+    changes_for,
+    digits,
+    linear_width,
+    suggested_settings,
+)
 
 Source = Literal["none", "public", "charged"]
 
@@ -190,7 +196,7 @@ def tune(
     data_section(config)
     data = configured_data(config)
     config = counted(config, data)
-    population = configured_population(config, data)
+    population = population_to_train(config, data)
     samples, which, words = samples_of(source, config, data, population, public, problems, seeds)
     bench = Bench(config, population, samples, device=device)
     start = start_of(config, data, population, most_rounds)
@@ -241,9 +247,12 @@ def start_of(
         rule=config.rule,
         task=data.task.kind,
         row_bound=data.row_bound if config.model.name == "logistic" else math.inf,
+        width=linear_width(config, data),
+        most_rounds=whole_number("rounds", most_rounds, at_least=1),
+        summed_rows=data.summed_rows,
         config=config,
     )
-    return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
+    return found
 
 
 def samples_of(
@@ -425,7 +434,9 @@ class Bench:
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
         plan = replace(job.plan, training=training)
-        optimiser = configured_optimiser(config.optimiser, clip=clip)
+        optimiser = fitted(
+            configured_optimiser(config.optimiser, clip=clip), plan, job.model, data.task
+        )
         return replace(job, plan=plan, optimiser=optimiser)
 
 
@@ -501,11 +512,28 @@ def descend(
 
 
 def _passes(start: Settings, most_rounds: int) -> list[list[dict[str, Any]]]:
-    """What is tried in each pass, as changes of the best known setting."""
+    """What is tried in each pass, as changes of the best known setting.
+
+    Newton steps have neither clip nor step to choose: there plain ones are tried instead.
+    """
+    leans: list[dict[str, Any]] = [{"lean": lean} for lean in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
+    if start.second_moments:
+        longer = {"rounds": min(2 * start.rounds, most_rounds)}
+        plain = {"rounds": most_rounds, "second_moments": 0.0}
+        passes = [
+            [
+                {},
+                *(
+                    {**one, "path": start.path * one["rounds"] / start.rounds}
+                    for one in (longer, plain)
+                ),
+            ]
+        ]
+        return [*passes, *([leans] if start.lean is not None else [])]
     wide = [{"path": round(start.path * 10**power, 3)} for power in (-1.0, -0.5, 0.0, 0.5, 1.0)]
     passes = [wide]
     if start.lean is not None:
-        passes.append([{"lean": lean} for lean in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)])
+        passes.append(leans)
     few = [min(most_rounds, round(start.rounds * factor)) for factor in (0.3, 1.0, 2.0)]
     passes.append([{"clip": digits(start.clip * factor)} for factor in (0.1, 0.3, 1.0)])
     passes.append([{"rounds": max(1, rounds)} for rounds in few])

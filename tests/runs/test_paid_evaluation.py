@@ -24,7 +24,7 @@ from dpcohort.runs import Run, configured_job, replan, verify_run
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._job import Job, make_job
 from dpcohort.runs._noised_metrics import combined, informed, questions_of
-from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._paid_evaluation import EvaluationTerms, results_again
 from dpcohort.runs._seal import write_sealed
 from dpcohort.tasks import Task
 
@@ -140,7 +140,11 @@ def test_neighbouring_test_sets_differ_by_less_than_the_clip_in_one_client(perso
     terms, keys = EvaluationTerms.of(plan, data), [bytes(32), bytes([1] * 32)]
     rng = np.random.default_rng(5)
     outputs = rng.normal(0, 2, (len(data.test_labels), 2))
-    before = terms.sums(data, outputs, keys)
+
+    def released(data, outputs):
+        return np.stack(list(terms.sums(data, outputs, keys).values()))
+
+    before = released(data, outputs)
     for _ in range(20):
         unit = int(rng.integers(terms.records.sum()))
         own = [unit] if person is None else data.test_persons.rows[unit]
@@ -148,7 +152,7 @@ def test_neighbouring_test_sets_differ_by_less_than_the_clip_in_one_client(perso
         for row in own:
             if row >= 0:
                 changed[row], labels[row] = hostile(data.task, 2, rng)
-        after = terms.sums(replace(data, test_labels=labels), changed, keys)
+        after = released(replace(data, test_labels=labels), changed)
         moved = np.linalg.norm(after - before, axis=1)
         # Replaced, not left out: twice the length of one.
         assert moved[int(data.test_clients[own[0]] == "north")] == 0
@@ -325,8 +329,8 @@ def test_records_that_cannot_be_used_still_count():
     terms = EvaluationTerms.of(plan, replace(data, test_labels=labels))
     assert terms.records.tolist() == whole.records.tolist()
     assert terms.records.sum() == len(labels)
-    sums = terms.sums(replace(data, test_labels=labels), sure, terms.keys(0))
-    _, found = combined(terms.questions, sums, terms.records, terms.noise)
+    sums = terms.sums(replace(data, test_labels=labels), sure, terms.keys(0)).values()
+    _, found = combined(terms.questions, np.stack(list(sums)), terms.records, terms.noise)
     # Divided by all records, those that answer nothing are as good as a toss.
     assert 0.70 < found["accuracy"].value < 0.80
 
@@ -494,3 +498,38 @@ def test_arrays_say_whose_their_test_records_are():
         accountant=Contract(unit="person"),
     )  # fmt: skip
     assert EvaluationTerms.of(plan, data).records.tolist() == [1, 2]
+
+
+def test_a_sum_of_several_has_the_noise_it_says_and_each_as_much_as_its_promise_needs():
+    data = visits()
+    plan = planned(data, budgets=(4.0, 8.0), trust="distributed")
+    terms = EvaluationTerms.of(plan, data)
+    assert terms.groups == ((0, 1),)
+    outputs = np.random.default_rng(5).normal(0, 2, (len(data.test_labels), 2))
+    sums = [next(iter(terms.sums(data, outputs, terms.keys(s)).values())) for s in range(60)]
+    rows = terms.questions.rows(outputs, data.test_labels)
+    weights = terms.shares.min() / terms.shares
+    owner = np.searchsorted(plan.population.ids, data.test_clients)
+    truth = (weights[owner][:, None] * rows).sum(0)
+    away = (np.array(sums) - truth) / terms.shares.min()
+    assert np.abs(away.mean(0)).max() < 1.0
+    assert away.std() == pytest.approx(np.sqrt(2), rel=0.05)
+    # What one record moves, over the noise of all honest shares, is what each paid for.
+    moves = weights / (terms.shares.min() * np.sqrt(plan.noise.honest))
+    for mu, (epsilon, delta) in zip(
+        moves, (plan.past.paid.kept_of(name) for name in terms.names), strict=True
+    ):
+        assert 0.999 * delta < gaussian_delta(epsilon=epsilon, mu=mu) <= delta
+    charge = terms.charge((), private=True)
+    for name, own in zip(terms.names, terms.shares, strict=True):
+        delta = charge.spent[name][1]
+        assert gaussian_delta(epsilon=charge.alone[name], mu=1 / own) <= delta
+        assert gaussian_delta(epsilon=0.999 * charge.alone[name], mu=1 / own) > delta
+    released = terms.released(np.array(sums[:1]))
+    with pytest.raises(InputError, match="count on others than these"):
+        results_again(planned(data, budgets=(4.0, 8.0)), data.task, charge, released)
+    twice = {**released, "groups": [["north", "south"], ["north"]]}
+    with pytest.raises(InputError, match="in two of its sums"):
+        results_again(plan, data.task, charge, twice)
+    with pytest.raises(InputError, match="does not keep the epsilon"):
+        results_again(plan, data.task, replace(charge, alone={}), released)

@@ -22,8 +22,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+from dpcohort.deploy._monitoring import LogLine, Metric
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.flower._exchange import Answer, pause
+from dpcohort.deploy.flower._messages import guard_answered
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 #: What keeps Flower from calling out; set for this process, and for every one that is started.
@@ -190,6 +192,40 @@ def make_client_app(carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]
     return app
 
 
+class NodeState:
+    """What a node does, in numbers for its operator."""
+
+    def __init__(self) -> None:
+        self._joined, self._answers, self._failures, self._unguarded = False, 0, 0, False
+
+    def note(self, line: str) -> None:
+        """Take in a line of the node's log."""
+        if isinstance(line, LogLine):
+            self._joined = bool(line.facts.get("joined", self._joined))
+            self._failures += bool(line.facts.get("failed"))
+
+    def answered(self, body: bytes) -> bytes:
+        """Count an answer, which is given back."""
+        self._answers += 1
+        self._unguarded = not guard_answered("", body)
+        return body
+
+    def metrics(self) -> list[Metric]:
+        """Its numbers."""
+        return [
+            Metric("node_joined", "Whether the SuperLink has let the node in.", self._joined),
+            Metric("node_answers", "Messages answered.", self._answers),
+            Metric("node_failures", "Messages that came to nothing.", self._failures),
+            Metric("node_without_guard", "Whether no guard answered last.", self._unguarded),
+        ]
+
+    def ill(self) -> str:
+        """Why it does not do its work; empty where it does."""
+        if not self._joined:
+            return "the SuperLink has not let this node in"
+        return "no guard answered the last message" if self._unguarded else ""
+
+
 def serve_node(
     carry: Callable[[bytes], bytes],
     *,
@@ -236,10 +272,9 @@ def serve_node(
             raise DpcohortError(f"the SuperLink at {superlink} does not answer as it should.")
         except _NotLetInError:
             rest = min(5 * tries, _LONGEST_WAIT)
-            say(
-                "the SuperLink does not let this key in: it is not registered (yet), or another "
-                f"node has it, or one that was killed, for a minute; tried again in {rest:.0f} s"
-            )
+            words = "the SuperLink does not let this key in: it is not registered (yet), or "
+            words += "another node has it, or one that was killed, for a minute"
+            say(LogLine(f"{words}; tried again in {rest:.0f} s", joined=False, next_seconds=rest))
             time.sleep(rest)
     raise AssertionError
 
@@ -277,7 +312,7 @@ def _serve_on(
     carry: Callable[[bytes], bytes], link: Sequence[Any], say: Callable[[str], None]
 ) -> NoReturn:
     """Answer messages as long as the connection lasts."""
-    say(f"joined as node {link[0]}")
+    say(LogLine(f"joined as node {link[0]}", joined=True, node=int(link[0])))
     receive, since = link[1], time.monotonic()
     while True:
         began = time.monotonic()
@@ -287,7 +322,8 @@ def _serve_on(
                 try:
                     _serve(carry, link, *came)
                 except Exception as error:  # of this message; the server asks again
-                    say(f"a message came to nothing: {type(error).__name__}: {error}")
+                    words = f"a message came to nothing: {type(error).__name__}: {error}"
+                    say(LogLine(words, failed=True, next="the server asks again"))
                 since = time.monotonic()
                 continue
         # The more nodes ask, the longer an answer takes, and the more rarely each asks.

@@ -9,13 +9,13 @@ from typing import Any
 
 from dpcohort.deploy.flower._adapter import FlowerGrid, make_client_app, make_server_app
 from dpcohort.deploy.flower._federation import Federation
-from dpcohort.deploy.flower._status import Status
 from dpcohort.deploy.flower.client_app import carry
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import exhausted
 from dpcohort.plain_text import visible
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
+from dpcohort.runs._status import Status
 
 
 def server_app() -> Any:

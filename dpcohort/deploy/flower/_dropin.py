@@ -65,7 +65,6 @@ from dpcohort.deploy.flower._federation import (
     check_agreements,
     check_no_public_client,
     disagreements,
-    some,
     unit_of,
 )
 from dpcohort.deploy.flower._kit import file_name
@@ -82,7 +81,7 @@ from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine import Lattice
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.plain_text import one_line, visible
+from dpcohort.plain_text import one_line, some, visible
 from dpcohort.plan import Plan
 from dpcohort.runs import Run
 from dpcohort.runs._training import run_rounds

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpcohort._validate import number, whole_number
-from dpcohort.deploy.flower._status import ASKED
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
+from dpcohort.runs._status import ASKED
 
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.

@@ -12,19 +12,33 @@ plan ends with a message and without a draw spent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    InstanceOf,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from dpcohort.accounting._charges import refuse_simulated
 from dpcohort.accounting._unit import UNITS
 from dpcohort.config._schema import OptimiserSection, check_optimiser
+from dpcohort.data import PersonTerms
 from dpcohort.deploy._formats import Format, Name, bounded, in_words, read_toml, whole
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.guard._protocol import PROTOCOL, Hello
-from dpcohort.deploy.guard._terms import ModelTerms, pool_from_plan
+from dpcohort.deploy.guard._terms import (
+    ModelTerms,
+    evaluation_group,
+    persons_of_file,
+    pool_from_plan,
+)
 from dpcohort.deploy.ledger._terms import (
     AcceptedGroup,
     Members,
@@ -34,7 +48,7 @@ from dpcohort.deploy.ledger._terms import (
 )
 from dpcohort.errors import InputError, WaitingError
 from dpcohort.limits import LARGEST_FEDERATION
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import one_line, some
 from dpcohort.plan import Plan
 from dpcohort.runs._noised_metrics import questions_of
 from dpcohort.text_files import of_file, toml_text
@@ -42,7 +56,7 @@ from dpcohort.text_files import of_file, toml_text
 if TYPE_CHECKING:
     from dpcohort.deploy.flower._record import FederatedJob
 
-_MOST_SHOWN, _SHOWN = 12, 5  # lines, and names in a line
+_MOST_SHOWN = 12  # lines
 
 
 def drawn_clients(plan: Plan) -> tuple[str, ...]:
@@ -70,17 +84,6 @@ def unit_of(plan: Plan) -> str:
     return "client" if int(plan.population.sizes.max()) == 1 else "record"
 
 
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are.
-
-    Example:
-        >>> some(["a", "b", "c", "d", "e", "f"])
-        'a, b, c, d, e and 1 more'
-    """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(one_line, names[:_SHOWN])) + more
-
-
 class Federation(Format):
     """Everything a server needs to execute a plan with clients it never sees the data of.
 
@@ -103,6 +106,7 @@ class Federation(Format):
         members: the public key of each client's identity, by which its guard signs what it
             releases. Where noise is distributed all are needed, as its owner and all others have
             them in their terms; otherwise the first key of a client is the one that counts.
+        persons: how the rows of a person are used, of a plan for persons; all guards do the same.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
     """
 
@@ -121,6 +125,7 @@ class Federation(Format):
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str] | None
     members: Members = Field(default_factory=dict)
+    persons: Annotated[PersonTerms | None, PlainValidator(persons_of_file)] = None
     tuning: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -205,7 +210,8 @@ class Federation(Format):
             plan: where the plan will lie, from the file's own folder.
         """
         said = {**dict(self), "plan": plan, "model": self.model.said}
-        for key in ("members", "tuning"):
+        said["persons"] = None if self.persons is None else asdict(self.persons)
+        for key in ("members", "persons", "tuning"):
             if not said[key]:
                 del said[key]
         return toml_text(said)
@@ -256,6 +262,12 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
             f"a {unit.name} is the unit of its terms, and a {plan.contract.unit.name} that of the "
             "plan: its owner says so by [persons]"
         )
+    elif federation.persons is not None and hello.persons is not None:
+        found += [
+            f"{key} of its [persons] is {hello.persons.get(key)!r}, and {wanted!r} of the server's"
+            for key, wanted in asdict(federation.persons).items()
+            if key != "blank_person" and hello.persons.get(key) != wanted
+        ]
     if hello.records != size:
         found.append(
             f"its data has {hello.records} {unit.several}, the plan is for {size}: other data"
@@ -278,11 +290,13 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
             f"{hello.counted} draws of a run of this name are counted: go on with that run "
             "(resume), or give this one another name"
         )
-    asked = evaluation_asked_of(plan, k) if hello.tested else {}
+    together = evaluation_group(plan, federation.members, k)
+    asked = evaluation_asked_of(plan, k) if hello.tested or together is not None else {}
     if asked:
         evaluation = hello.accepted.get("evaluation")
         if isinstance(evaluation, Mapping):
             short = _shortfalls(evaluation, asked, (), ())
+            short += [] if together is None else _other_group(evaluation, together)
             found += [f"of the evaluation: {words}" for words in short]
         else:
             found.append("its terms allow no evaluation, for which the plan keeps a share")
@@ -297,16 +311,7 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     found = _shortfalls(accepted, asked, exactly, ("draws", "rounds", "clip"))
     if plan.noise.only_sums:
         client = plan.population.ids[k]
-        needed = pool_from_plan(plan, federation.members, client=client).outline()
-        pool = accepted.get("pool")
-        if not isinstance(pool, Mapping):
-            found.append("its terms do not pool noise, and the plan does")
-        else:
-            found += [
-                f"{key} of its pool is not that of the plan and the members' keys"
-                for key, value in needed.items()
-                if pool.get(key) != value
-            ]
+        found += _other_group(accepted, pool_from_plan(plan, federation.members, client=client))
     wanted = reports_asked_of(plan, k)
     if not wanted:
         return found
@@ -316,6 +321,18 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         return [*found, f"its terms allow no reports, from which the rule {rule} chooses"]
     short = _shortfalls(reports, wanted, ("statistic", "loss_bound", "mini_batch"), ("count",))
     return found + [f"of reports: {words}" for words in short]
+
+
+def _other_group(accepted: Mapping[str, object], group: AcceptedGroup) -> list[str]:
+    """What of the noise that accepted terms count on is not that of the plan."""
+    pool = accepted.get("pool")
+    if not isinstance(pool, Mapping):
+        return ["its terms do not pool noise, and the plan does"]
+    return [
+        f"{key} of its pool is not that of the plan and the members' keys"
+        for key, value in group.outline().items()
+        if pool.get(key) != value
+    ]
 
 
 def _shortfalls(

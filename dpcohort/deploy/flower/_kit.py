@@ -173,6 +173,8 @@ def write_kit(
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
     identities, members = _identities(plan, members, trial=trial)
+    if plan.contract.unit.name == "person":
+        persons = persons or PersonTerms()
     with _new_folder(folder) as (scratch, target):
         tls = scratch / "server" / "tls"
         tls.mkdir(parents=True)
@@ -217,6 +219,7 @@ def write_kit(
             model=model,
             clients=keys,
             members=members,
+            persons=persons,
             **{"out": "run", **federation},
         )
         _copy_weights(given, scratch / "server")
@@ -444,6 +447,9 @@ def _write_server(
     write_text(server / "flwr" / "config.toml", kit_text("config.toml", **values))
     for name in ("dpcohort-superlink.service", "dpcohort-run.service", "nginx.conf"):
         write_text(server / name, kit_text(name, **values))
+    for name in ("alerts.yml", "dashboard.json"):  # as they are: their own text has dollar signs
+        content = (resources.files("dpcohort.deploy.flower") / "kit_files" / name).read_bytes()
+        (server / name).write_bytes(content)
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
     for name in ("__init__.py", "server_app.py", "client_app.py"):
         write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt", **values))

@@ -48,14 +48,14 @@ from dpcohort.runs._folder import (
     read_log,
     write_json,
 )
-from dpcohort.runs._job import TrainingJob, carried_state, later_steps
-from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._job import TrainingJob, carried_state, fitted
+from dpcohort.runs._paid_evaluation import EvaluationTerms, Group
 from dpcohort.runs._prediction import network_of
 from dpcohort.signatures import DrawSignature
 from dpcohort.tasks import Task
 
-#: Gets the noised sum of each client that answers, by position, on these parameters.
-Evaluate = Callable[[EvaluationTerms, torch.Tensor], dict[int, FloatArray]]
+#: Gets the noised sums of the clients that answer, by positions, on these parameters.
+Evaluate = Callable[[EvaluationTerms, torch.Tensor], dict[Group, FloatArray]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class FederatedJob(TrainingJob):
     Attributes:
         federation: plan, model, clients.
         ask: gets reports of clients, for a rule that chooses from them.
-        evaluate: gets noised sums of clients, by position, on a model.
+        evaluate: gets noised sums of clients, by positions, on a model.
         tested_at: test records of each client, by id, as its guard has said.
     """
 
@@ -107,6 +107,7 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        optimiser = fitted(optimiser, federation.plan, model, terms.predicts)
         if optimiser.local is not None:
             raise InputError.because(
                 f"guards take plain local steps, and the local rule {optimiser.local.name} "
@@ -126,7 +127,7 @@ class FederatedJob(TrainingJob):
             plan=federation.plan,
             model=model,
             partition=partition,
-            optimiser=later_steps(optimiser, federation.plan),
+            optimiser=optimiser,
             aggregation=rule,
             after=None if after is None else Path(after),
             carried=carried,
@@ -194,15 +195,14 @@ class FederatedJob(TrainingJob):
         if not self.plan.past.paid.kept:
             return None
         counts = np.array([self.tested_at.get(name, 0) for name in self.plan.population.ids])
-        clients = np.flatnonzero(counts)
-        if not clients.size:
+        if not counts.any():
             raise InputError.because(
                 "no client's guard has test records, and the plan keeps a share of each budget for "
                 "an evaluation. Raise test_share in the terms, or make the plan without it."
             )
-        return EvaluationTerms.about(self.plan, self.task, clients, counts[clients])
+        return EvaluationTerms.about(self.plan, self.task, counts)
 
-    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[int, FloatArray]:
+    def noised_sums(self, run: Run, terms: EvaluationTerms) -> dict[Group, FloatArray]:
         """What the guards release for it, each of which charges its own ledger before."""
         scored = network_of(run, self.model, tokens=False)
         return self.evaluate(terms, FlatLayout(scored).flatten(scored))

@@ -52,17 +52,19 @@ from dpcohort.deploy.guard._protocol import (
     DrawRequest,
     EvaluationRequest,
     Hello,
+    MaskedEvaluationRequest,
     MaskedRequest,
     ReportRequest,
     RunReceipt,
 )
+from dpcohort.deploy.guard._terms import evaluation_group
 from dpcohort.deploy.ledger._terms import AcceptedGroup
 from dpcohort.deploy.secure_aggregation import MaskedRound
 from dpcohort.engine import CohortUpdates, EngineState
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Callback, Run
 from dpcohort.runs._folder import SIGNATURES
-from dpcohort.runs._paid_evaluation import EvaluationTerms
+from dpcohort.runs._paid_evaluation import EvaluationTerms, Group
 from dpcohort.runs._recorder import Recorder, closing
 from dpcohort.runs._training import run_rounds
 from dpcohort.signatures import Card, DrawSignature
@@ -190,37 +192,8 @@ class GuardTrainer:
         self, pool: AcceptedGroup, vector: torch.Tensor, cohort: Cohort
     ) -> CohortUpdates | None:
         """The step of a round whose noise is distributed; None where its sum was not unmasked."""
-        plan, names = self._plan, self._names(cohort)
-        lost = self._find_cards(pool, [name for name in names if name not in self._cards])
-        requests = self._requests(cohort, vector)
-        total: IntArray | None = None
-        signatures: list[DrawSignature] = []
-        line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
-        line["lost"] = {name: {0: f"no key: {lost[name][0]}"} for name in lost}
-        if not line["lost"]:
-            cards = [self._cards[name] for name in names]
-            said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
-            where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
-            asked = MaskedRound(pool, cards, **where, **said, coordinates=self.job.dimension)
-            said["cards"] = [list(card) for card in cards]
-            masked = {
-                name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
-            }
-            sizes = zip(names, plan.population.sizes[cohort.clients].tolist(), strict=True)
-            total = masked_round(
-                self._exchange,
-                asked,
-                masked,
-                dict(sizes),
-                line,
-                self._receipts,
-                self._signers,
-                signatures,
-            )
-            # A guard that does not know the key it is asked with may have another one by now.
-            for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
-                self._cards.pop(name, None)
-        line["lost"] = dict(sorted(line["lost"].items()))
+        plan, requests = self._plan, self._requests(cohort, vector)
+        total, line, signatures = self._masked(pool, requests, MaskedRequest, len(cohort))
         write_exchange(self._run, line, self._receipts)
         self._keep(signatures)
         if total is None:
@@ -230,6 +203,50 @@ class GuardTrainer:
         alpha = next(iter(requests.values())).step_sizes[0]
         step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return CohortUpdates(_part(cohort, [0]), step.float()[None])
+
+    def _masked(
+        self,
+        pool: AcceptedGroup,
+        requests: Mapping[str, DrawRequest],
+        kind: type[MaskedRequest],
+        asked: int,
+    ) -> tuple[IntArray | None, dict[str, Any], list[DrawSignature]]:
+        """The sum of a cohort on its lattice, if it was unmasked; what came to pass; signatures."""
+        names, one = list(requests), next(iter(requests.values()))
+        lost = self._find_cards(pool, [name for name in names if name not in self._cards])
+        signatures: list[DrawSignature] = []
+        line = _summary(one.round, asked, {}, {}, passed_over=True)
+        line["lost"] = {name: {0: f"no key: {lost[name][0]}"} for name in lost}
+        total: IntArray | None = None
+        if not line["lost"]:
+            cards = [self._cards[name] for name in names]
+            said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+            where: Any = {"run": one.run, "plan": one.plan, "round": one.round}
+            masked_sum = MaskedRound(pool, cards, **where, **said, coordinates=one.numbers)
+            said["cards"] = [list(card) for card in cards]
+            masked = {name: kind(**dict(each), **said) for name, each in requests.items()}
+            total = masked_round(
+                self._exchange,
+                masked_sum,
+                masked,
+                {name: self._records(name, each) for name, each in requests.items()},
+                line,
+                self._receipts,
+                self._signers,
+                signatures,
+            )
+            # A guard that does not know the key it is asked with may have another one by now.
+            for name in [one for one, why in line["lost"].items() if why[0].startswith("terms:")]:
+                self._cards.pop(name, None)
+        line["lost"] = dict(sorted(line["lost"].items()))
+        return total, line, signatures
+
+    def _records(self, client: str, request: DrawRequest) -> int:
+        """How many records an answer adds up at most."""
+        if isinstance(request, EvaluationRequest):
+            return request.tested
+        people = self._plan.population
+        return int(people.sizes[people.index_of(client)])
 
     def _keep(self, signatures: Iterable[DrawSignature]) -> None:
         """Write down signatures, but of draws that came before the server was killed."""
@@ -292,14 +309,14 @@ class GuardTrainer:
 
     def noised_sums(
         self, terms: EvaluationTerms, parameters: torch.Tensor
-    ) -> dict[int, FloatArray]:
-        """The noised sums over their test records of the clients that answer, by position."""
+    ) -> dict[Group, FloatArray]:
+        """The noised sums over test records of the clients that answer, by their positions."""
         plan, round = self._plan, self._plan.training.rounds
         given: Any = zip(terms.names, terms.records.tolist(), terms.noise.tolist(), strict=True)
-        requests: dict[str, DrawRequest] = {
+        asked = {
             name: EvaluationRequest(
                 **self._shared(round, parameters),
-                draw=REPORT_DRAW,
+                draw=0,
                 clip=1.0,
                 noise_multiplier=noise,
                 sampling_rate=1.0,
@@ -311,15 +328,46 @@ class GuardTrainer:
             )
             for name, records, noise in given
         }
-        draws = {client: [REPORT_DRAW] for client in requests}
-        replies, heard = self._ask(requests, draws, group="evaluation")
+        found: dict[Group, FloatArray] = {}
+        for group in (one for one in terms.groups if len(one) > 1):
+            left, total = self._summed([asked[terms.names[i]] for i in group], terms, group)
+            if total is not None:
+                found[left] = total
+        requests: dict[str, DrawRequest] = {
+            terms.names[group[0]]: asked[terms.names[group[0]]]
+            for group in terms.groups
+            if len(group) == 1
+        }
+        if not requests:
+            return found
+        replies, heard = self._ask(requests, {client: [0] for client in requests}, group="alone")
         summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
         write_exchange(self._run, summary, self._receipts)
-        return {
-            plan.population.index_of(client): value.astype(np.float64)
+        return found | {
+            (plan.population.index_of(client),): value.astype(np.float64)
             for client, reply in replies.items()
             for value in reply.updates.values()
         }
+
+    def _summed(
+        self, asked: Sequence[EvaluationRequest], terms: EvaluationTerms, group: Sequence[int]
+    ) -> tuple[Group, FloatArray | None]:
+        """Who of a group is left in its masked sum, by position, and the sum if there is one."""
+        plan, names = self._plan, [terms.names[i] for i in group]
+        place = plan.population.index_of
+        pool = evaluation_group(plan, self._federation.members, place(names[0]))
+        assert pool is not None
+        total, line, signatures = self._masked(
+            pool, dict(zip(names, asked, strict=True)), MaskedEvaluationRequest, len(names)
+        )
+        write_exchange(self._run, {**line, "of_reports": True}, self._receipts)
+        self._keep(signatures)
+        here = {signature.client for signature in signatures}
+        left = [i for i in group if terms.names[i] in here]
+        if total is None:
+            return (), None
+        unit = math.ldexp(float(terms.shares[left].min()), -pool.exponent)
+        return tuple(terms.clients[left].tolist()), unit * total.astype(np.float64)
 
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
@@ -379,13 +427,11 @@ class GuardTrainer:
         group: str,
         enough: Callable[[Collection[str]], bool] = lambda answered: True,
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
-        people, replies = self._plan.population, {client: Reply() for client in requests}
+        replies = {client: Reply() for client in requests}
 
         def read(client: str, body: bytes) -> bool:
             asked: Any = {"draws": draws[client], "earlier": replies[client]}
-            records = int(people.sizes[people.index_of(client)])
-            if isinstance(request := requests[client], EvaluationRequest):
-                records = request.tested
+            records = self._records(client, requests[client])
             asked |= {"signers": self._signers, "client": client, "records": records}
             return not read_draws(body, requests[client], **asked).passing
 

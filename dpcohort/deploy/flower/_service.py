@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from dpcohort.deploy.flower._federation import Federation, some
-from dpcohort.deploy.flower._status import executed_by, read_status
+from dpcohort.deploy._monitoring import LogLine, Metric
+from dpcohort.deploy.flower._federation import Federation
 from dpcohort.errors import DpcohortError, InputError, WaitingError
 from dpcohort.plain_text import one_line
-from dpcohort.runs._folder import RESULT, lock, open_log
+from dpcohort.runs._folder import RESULT, ROUNDS, lock, open_log, read_log
+from dpcohort.runs._status import describe, executed_by, read_status
 
 #: Seconds between looks at a run that goes on, and until it is started again, at most.
 _LOOK, _LONGEST = 1.0, 60.0
@@ -79,7 +80,7 @@ class Service:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._federation, self._superlink = Federation.load(path), superlink
-        self._say, self._sleep, self._said = say, sleep, ""
+        self._say, self._sleep, self._said, self._done = say, sleep, "", 0
         self.out = path.parent.resolve() / (out or self._federation.out or "run")
         places = (path.parent / "app", path.parent.parent / "app")
         self._app = next((place for place in places if place.is_dir()), None)
@@ -112,9 +113,36 @@ class Service:
                 except WaitingError as error:
                     before, done = done, read_status(self.out).get("round")
                     rest = min(2 * rest, _LONGEST) if done == before else _LOOK
-                    self._tell(f"waiting: {one_line(' '.join(str(error).split()), 600)}")
+                    words = one_line(" ".join(str(error).split()), 600)
+                    self._tell(f"waiting: {words}", next_seconds=rest)
                     self._sleep(rest)
             self._tell(f"finished: dpcohort verify {self.out}")
+
+    def metrics(self) -> list[Metric]:
+        """Numbers of the run for its operator; nothing in them depends on a record."""
+        status, now = read_status(self.out), time.time()
+        with suppress(DpcohortError):
+            self._done = len(read_log(self.out / ROUNDS))
+        executed = executed_by(self.out) is not None
+        found = [
+            Metric("rounds", "Rounds of the plan.", self._federation.plan.training.rounds),
+            Metric("rounds_done", "Rounds that are done.", self._done),
+            Metric("run_executed", "Whether a process executes the run.", executed),
+            Metric("run_finished", "Whether it is finished.", (self.out / RESULT).exists()),
+            Metric("clients_waited_for", "Clients not yet heard.", len(status.get("waiting", []))),
+        ]
+        for client, one in status.get("missing", {}).items():
+            words = "Seconds since a client does not answer."
+            found.append(
+                Metric("client_missing_seconds", words, now - one["since"], {"client": client})
+            )
+        return found
+
+    def ill(self) -> str:
+        """Why the run does not go on; empty where it does, or is finished."""
+        if executed_by(self.out) is not None or (self.out / RESULT).exists():
+            return ""
+        return self._said or "starts"
 
     def _start_and_follow(self) -> None:
         """Execute the run, or watch whoever does, to its end."""
@@ -164,25 +192,12 @@ class Service:
             if keys[client] not in nodes:
                 self._superlink.register(public, client)
 
-    def _tell(self, words: str) -> None:
+    def _tell(self, words: str, **facts: Any) -> None:
         if words != self._said:
-            self._say(words)
+            status = read_status(self.out)
+            facts = {
+                "round": status.get("round"),
+                "missing": list(status.get("missing", {})),
+            } | facts
+            self._say(LogLine(words, run=self._federation.run, **facts))
             self._said = words
-
-
-def describe(status: dict[str, Any]) -> str:
-    """A run's status in one line.
-
-    Example:
-        >>> describe({"doing": "asks for updates", "round": 2, "rounds": 8, "answered": ["lab"],
-        ...           "waiting": ["ward"], "missing": {"ward": {"why": "its node is not online"}}})
-        'round 3 of 8: waiting for ward (its node is not online)'
-    """
-    doing = str(status.get("doing", ""))
-    if doing == "asks for updates":
-        doing = f"round {status['round'] + 1} of {status['rounds']}"
-    missing = {c: one["why"] for c, one in status.get("missing", {}).items()}
-    away = [c for c in status.get("waiting", []) if c in missing]
-    if not away:
-        return doing
-    return f"{doing}: waiting for {some(away)} ({missing[away[0]]})"

@@ -156,6 +156,7 @@ class GuardHandler:
         self._plans = {one.run: one.plan for one in terms.runs}
         self._model = terms.model.sha256()
         self._certified: set[str] = set()
+        self._spent: tuple[object, list[dict[str, Any]]] = (None, [])
 
     @property
     def key(self) -> str:
@@ -202,7 +203,9 @@ class GuardHandler:
             said = {**terms.to_dict(), **terms.trust.greeting()}
             accepted = {**said, "batch_size": self._batch_size(terms)}
             with suppress(RefusedError):
-                accepted["evaluation"] = self._evaluation(message.run).to_dict()
+                evaluation = self._evaluation(message.run)
+                said = {**evaluation.to_dict(), **evaluation.trust.greeting()}
+                accepted["evaluation"] = said
             spending = self._spending(message.run)[0]
             counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(
@@ -231,6 +234,13 @@ class GuardHandler:
             ledger=whole.ledger,
         )
 
+    def spent(self) -> list[dict[str, Any]]:
+        """What each run has spent, for the owner; asked again only where more was counted."""
+        head = self._ledger.head
+        if head != self._spent[0]:
+            self._spent = head, list(self._ledger.receipt(self.terms.dataset).runs)
+        return self._spent[1]
+
     def _spending(self, run: str) -> tuple[dict[str, Any], Any]:
         """The run's part of the receipt only: other runs are no business of this server."""
         with _ledger_in_use():
@@ -252,6 +262,7 @@ class GuardHandler:
         self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
     ) -> tuple[Member, MaskedRound]:
         """The member that the client is, and the round it is asked for, if it may take part."""
+        accepted, _ = self._counted_as(request, accepted)
         member = self._member(request.run, accepted)
         if request.plan != member.plan:
             raise RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
@@ -259,15 +270,16 @@ class GuardHandler:
             raise RefusedError("terms", "a card is a name, a key and a signature")
         said = request.model_dump(include={"run", "plan", "round", "exponent", "modulus_bits"})
         cards = [Card(*one) for one in request.cards]
-        asked = MaskedRound(member.pool, cards, coordinates=self._trainer.dimension, **said)
+        asked = MaskedRound(member.pool, cards, coordinates=self._numbers(accepted), **said)
         member.check(asked)
         return member, asked
 
     def _unmask(self, request: AgreeRequest) -> Agreement | Shares:
         """A signature on who is left, or shares of their masks; for one set in a round, ever."""
-        member, asked = self._round(request, self._accepted(request.run))
+        accepted = self._accepted(request.run)
+        member, asked = self._round(request, accepted)
         where: dict[str, Any] = {"run": request.run, "round": request.round}
-        key = DrawKey(dataset=self.terms.dataset, draw=0, **where)
+        _, key = self._counted_as(request, accepted)
         with _ledger_in_use(counted=True):
             if self._ledger.fate(key) != "released":
                 raise RefusedError("terms", "this client has not masked in that round")
@@ -318,20 +330,23 @@ class GuardHandler:
 
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
-        if isinstance(request, EvaluationRequest):
-            return self._trainer.evaluation(request.vector, lattice).tobytes()
-        terms = self._terms_of(request, accepted)
+        terms, _ = self._counted_as(request, accepted)
         sampler = sampler_of(terms.sampler)
         sampling = (sampler, terms.sampling_rate, self._batch_size(terms))
         if isinstance(request, ReportRequest):
             asked = accepted.reporting.asked
             return self._trainer.report(request.vector, lattice, sampling, asked).tobytes()
+        if isinstance(request, EvaluationRequest):
+            noisy = self._trainer.evaluation(request.vector, lattice)
+        elif isinstance(request, MaskedRequest):
+            noisy = self._trainer.noisy_sum(request.vector, lattice, sampling)
         if isinstance(request, MaskedRequest):
             member, distributed = self._round(request, accepted)
-            noisy = self._trainer.noisy_sum(request.vector, lattice, sampling)
             masked = member.mask(distributed, noisy)
             vector = masked.vector.astype("<u8").tobytes()
             return bytes.fromhex(masked.signature) + vector + masked.sealed
+        if isinstance(request, EvaluationRequest):
+            return (lattice.unit * noisy).astype("<f4").tobytes()
         steps = request.step_sizes
         return self._trainer.update(request.vector, lattice, sampling, steps).tobytes()
 
@@ -356,11 +371,23 @@ class GuardHandler:
     def _numbers(self, terms: RunTerms) -> int:
         return numbers_of(terms, self.terms.model, self._trainer.dimension)
 
-    def _terms_of(self, request: DrawRequest, accepted: RunTerms) -> RunTerms:
-        """What a request must keep to: the run's terms, or what they say of something else."""
-        if isinstance(request, EvaluationRequest):
-            return self._evaluation(request.run)
-        return accepted.of_reports() if isinstance(request, ReportRequest) else accepted
+    def _counted_as(
+        self, request: DrawRequest | AgreeRequest, accepted: RunTerms
+    ) -> tuple[RunTerms, DrawKey]:
+        """What a request must keep to, and the draw as which the ledger counts it.
+
+        What is asked of the round after the last one is about the evaluation.
+        """
+        dataset, terms = self.terms.dataset, accepted
+        if request.round == accepted.rounds:
+            run = evaluation_of(request.run)
+            with suppress(RefusedError):
+                terms = self._evaluation(request.run)
+                return terms, DrawKey(dataset=dataset, run=run, round=0, draw=0)
+        if isinstance(request, ReportRequest):
+            terms = accepted.of_reports()
+        draw = request.draw if isinstance(request, DrawRequest) else 0
+        return terms, DrawKey(dataset=dataset, run=request.run, round=request.round, draw=draw)
 
     def _batch_size(self, terms: RunTerms) -> int:
         """B of a run: the rate times the records, which must be a whole number."""
@@ -376,8 +403,10 @@ class GuardHandler:
     @within_terms()
     def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
-        terms = self._terms_of(request, accepted)
-        is_evaluation = isinstance(request, EvaluationRequest)
+        terms, key = self._counted_as(request, accepted)
+        is_evaluation = terms.purpose == "evaluation"
+        if is_evaluation != isinstance(request, EvaluationRequest):
+            raise RefusedError("terms", "a model is evaluated after the last round, where accepted")
         batch_size = 1 if is_evaluation else self._batch_size(terms)
         plan = self._plans.get(request.run)
         exactly: list[tuple[str, Any, Any]] = [
@@ -397,18 +426,17 @@ class GuardHandler:
             ]
         elif isinstance(request, EvaluationRequest):
             exactly += [
-                ("draw", request.draw, REPORT_DRAW),
-                ("round", request.round, accepted.rounds),  # that after the last one
+                ("draw", request.draw, 0),
                 ("tested", request.tested, self.tested),
                 ("answers", request.answers, self._numbers(terms)),
                 ("clip", request.clip, terms.clip),  # the length of a row, which nobody changes
             ]
-            if not self.tested:
+            if not self.tested and not terms.trust.groups:
                 raise RefusedError("terms", "this client has no test records")
         elif request.draw == REPORT_DRAW:
             raise RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
         if isinstance(request, MaskedRequest):
-            self._round(request, accepted)
+            self._round(request, accepted)  # who is in it
             exactly += [
                 ("draw", request.draw, 0),  # the one of a round: its masks are used once
                 ("noise_multiplier", request.noise_multiplier, terms.least_noise_multiplier),
@@ -428,10 +456,6 @@ class GuardHandler:
         if not SMALLEST_NOISE <= request.noise_multiplier <= LARGEST_NOISE:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise RefusedError("terms", message)
-        named = request.model_dump(include={"run", "round", "draw"})
-        if is_evaluation:  # the one draw of a run of its own
-            named = {"run": evaluation_of(request.run), "round": 0, "draw": 0}
-        key = DrawKey(dataset=self.terms.dataset, **named)
         said = {"noise_multiplier", "sampling_rate", "sampler", "neighbours"}
         numbers = request.model_dump(include=said)
         sampler = sampler_of(numbers.pop("sampler")).over(request.local_steps)

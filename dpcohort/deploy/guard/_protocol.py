@@ -284,9 +284,9 @@ class ReportRequest(DrawRequest, kind="report?"):
 class EvaluationRequest(DrawRequest, kind="evaluate?"):
     """Add up what your test records answer about the model with these parameters.
 
-    It comes once, after the last round, by the number of that round and ``REPORT_DRAW``, and is
-    asked for, counted, stored and answered like a draw of one step: its rate and clip are 1, and
-    the answer is a noised sum, which is divided by nothing.
+    It comes once, as the draw 0 of the round after the last one, and is asked for, counted, stored
+    and answered like a draw of one step: its rate and clip are 1, and the answer is a noised sum,
+    which is divided by nothing.
 
     Attributes:
         tested: how many test records the guard has said it has.
@@ -328,6 +328,10 @@ class MaskedRequest(DrawRequest, kind="masked?"):
     exponent: int
     modulus_bits: int
     cards: list[list[str]]
+
+
+class MaskedEvaluationRequest(EvaluationRequest, MaskedRequest, kind="evaluate-masked?"):
+    """The same with a share of the noise, masked for this cohort."""
 
 
 class MaskedUpdate(Released, kind="masked"):

@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
+from dpcohort.deploy._monitoring import Log, LogLine, Metric
 from dpcohort.deploy.guard._client import receive
 from dpcohort.deploy.guard._handler import GuardHandler
 from dpcohort.deploy.guard._protocol import (
@@ -36,9 +38,6 @@ _CONNECTIONS = 8  # at once; more wait in the queue
 _QUEUE = 128  # connections that may wait; one more is told to try again
 _IDLE_SECONDS = 60.0  # for the next byte of a request
 _CREDENTIALS = struct.Struct("3i")
-
-#: Told one line about each request, without anything computed from a record.
-Log = Callable[[str], None]
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -83,6 +82,7 @@ class GuardService(AbstractContextManager["GuardService"]):
         self.path = Path(path)
         self.handler = handler
         self._log, self._on_close, self._is_open = log, on_close, True
+        self._refused = 0
         self._users = set(handler.terms.allowed_users)
         if handler.terms.same_user:
             self._users.add(os.geteuid())
@@ -99,6 +99,23 @@ class GuardService(AbstractContextManager["GuardService"]):
         """Serve from a thread of this process."""
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()
+
+    def metrics(self) -> list[Metric]:
+        """Numbers for the data's owner, from the ledger; of no time and no record."""
+        found = [Metric("guard_refusals", "Requests refused since the start.", self._refused)]
+        for run in self.handler.spent():
+            labels = {"run": run["run"]}
+            found += [
+                Metric("guard_draws_counted", "Draws of a run.", run["counted_draws"], labels),
+                Metric(
+                    "guard_epsilon_promised", "Epsilon of a run.", run["promised_epsilon"], labels
+                ),
+            ]
+        return found
+
+    def ill(self) -> str:
+        """Why it does not answer; empty where it does."""
+        return "it is being stopped" if self._stopping.is_set() else ""
 
     def interrupt(self) -> None:
         """Let :meth:`serve_forever` return; safe to call from a signal handler."""
@@ -165,6 +182,7 @@ class GuardService(AbstractContextManager["GuardService"]):
                 self._wait(Refusal(code="failed", message=""), started)
                 return False
             self._wait(answer, started)
+        self._refused += isinstance(answer, Refusal)
         self._log(_line(message, answer))
         connection.sendall(encode(answer))
         return True
@@ -185,19 +203,20 @@ class GuardService(AbstractContextManager["GuardService"]):
             time.sleep(max(0.0, multiples * every - taken))  # rounding
 
 
-def _line(message: object, answer: Message) -> str:
-    where = ""
-    if isinstance(message, AgreeRequest):
-        where = f" {message.run[:200]!r} round {message.round}"
-    if isinstance(message, DrawRequest):
-        draw = "" if isinstance(message, ReportRequest) else f" draw {message.draw}"
-        where = f" {message.run[:200]!r} round {message.round}{draw}"
+def _line(message: object, answer: Message) -> LogLine:
+    facts: dict[str, Any] = {}
+    if isinstance(message, DrawRequest | AgreeRequest):
+        facts |= {"run": message.run[:200], "round": message.round}
+        if isinstance(message, DrawRequest) and not isinstance(message, ReportRequest):
+            facts["draw"] = message.draw
+    where = "".join(f" {key} {value!r}" for key, value in facts.items())
     outcome = answer.kind
     if isinstance(answer, Refusal):
         outcome += f" ({answer.code}){', counted' if answer.counted else ''}"
     elif isinstance(answer, Released):
         outcome = "sent again" if answer.resent else "counted, computed, sent"
-    return f"{getattr(message, 'kind', '?')}{where}: {outcome}"
+    kind = getattr(message, "kind", "?")
+    return LogLine(f"{kind}{where}: {outcome}", asked=kind, **facts, outcome=outcome)
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:

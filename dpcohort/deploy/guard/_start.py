@@ -85,9 +85,11 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     runs: dict[str, RunTerms] = {}
     for one in terms.runs:
         runs |= one.accepted(records)
-        for group in one.trust.groups:
-            most = int(sampler_of(one.sampler).largest_batch(*np.array([records, one.batch_size])))
-            _check_lattice(group, runs[one.run], most)
+    for accepted in runs.values():
+        sampler, rate = sampler_of(accepted.sampler), accepted.sampling_rate
+        for group in accepted.trust.groups:
+            most = sampler.largest_batch(*np.array([records, sampler.batch_size(rate, records)]))
+            _check_lattice(group, accepted, int(most))
     return runs
 
 

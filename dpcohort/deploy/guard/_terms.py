@@ -28,6 +28,7 @@ from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting import calibrate_remaining
 from dpcohort.accounting._charges import total
+from dpcohort.accounting._distributed import LEAST_BITS, MOST_MODULUS_BITS
 from dpcohort.accounting._sampler import Neighbours
 from dpcohort.accounting._unit import UNITS, Unit
 from dpcohort.data import Normalisation, PersonTerms, TableColumns
@@ -61,6 +62,7 @@ from dpcohort.limits import (
     MOST_INPUT_VALUES,
 )
 from dpcohort.plan import Plan
+from dpcohort.runs._paid_evaluation import evaluation_cohorts
 from dpcohort.tasks import Task
 from dpcohort.text_files import toml_value
 
@@ -395,7 +397,8 @@ def _normalisation(given: Any) -> Normalisation:
     return constants
 
 
-def _persons(given: Any) -> PersonTerms | None:
+def persons_of_file(given: Any) -> PersonTerms | None:
+    """How the rows of a person are used, from a table [persons]; None without one."""
     if given is None or isinstance(given, PersonTerms):
         return given
     _check_table("persons", given, [field.name for field in fields(PersonTerms)])
@@ -474,7 +477,7 @@ class GuardTerms(Format):
     model: ModelTerms
     normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
     table: TableTerms | None = None
-    persons: Annotated[PersonTerms | None, PlainValidator(_persons)] = None
+    persons: Annotated[PersonTerms | None, PlainValidator(persons_of_file)] = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
     identity: str = ""
     closed_runs: Annotated[tuple[str, ...], _names("a list of names of runs")] = ()
@@ -605,6 +608,33 @@ def pool_from_plan(
     return pool
 
 
+def evaluation_group(plan: Plan, members: Mapping[str, str], k: int) -> AcceptedGroup | None:
+    """With whom the client at a position sums up its test records, where noise is shared.
+
+    None where its sum has all of its own noise.
+
+    Args:
+        plan: that keeps a share for an evaluation.
+        members: public key of every drawn client, by its id.
+        k: the position.
+    """
+    cohort = next((one for one in evaluation_cohorts(plan) if k in one), None)
+    if cohort is None or not plan.past.paid.kept:
+        return None
+    names = [plan.population.ids[one] for one in cohort]
+    honest, dropouts = plan.noise.honest, plan.contract.dropouts
+    loudest = max(evaluation_asked_of(plan, one)["least_noise_multiplier"] for one in cohort)
+    return AcceptedGroup(
+        cohort_size=len(cohort),
+        colluding=len(cohort) - honest - dropouts,
+        dropouts=dropouts,
+        exponent=LEAST_BITS + max(0, math.ceil(math.log2(loudest / math.sqrt(honest)))),
+        modulus_bits=MOST_MODULUS_BITS,  # how many test records there are is not known here
+        members={name: members[name] for name in names},
+        cohorts={str(plan.training.rounds): cohort_sha256(names)},
+    )
+
+
 def terms_from_plan(
     plan: Plan,
     client: str,
@@ -695,13 +725,9 @@ def terms_from_plan(
     if asked := reports_asked_of(plan, k):
         lines += _table("runs.reports", "what the plan's rule asks for beside draws", asked)
     if plan.noise.only_sums:
-        pool = pool_from_plan(plan, members or {}, client=client)
-        said = pool.model_dump(exclude={"members", "cohorts"})
-        keys = {toml_value(name): key for name, key in pool.members.items()}
-        lines += _table("runs.pool", "whose noise your promise counts on beside yours", said)
-        lines += _table("runs.pool.members", "everybody who may be in a cohort: ask them", keys)
-        about = "your rounds, and the hash of who is in each"
-        lines += _table("runs.pool.cohorts", about, pool.cohorts)
+        lines += _lines_of_group("runs.pool", pool_from_plan(plan, members or {}, client=client))
+        if (together := evaluation_group(plan, members or {}, k)) is not None:
+            lines += _lines_of_group("runs.evaluation.pool", together)
     if plan.contract.unit.name == "person":
         about = "a person is the unit: what is done with its rows"
         lines += _table("persons", about, asdict(persons or PersonTerms()))
@@ -715,6 +741,17 @@ def terms_from_plan(
             "they name everybody it meets and every round it is in. Make a plan with fewer rounds."
         )
     return text
+
+
+def _lines_of_group(name: str, group: AcceptedGroup) -> list[str]:
+    """The tables of whom an owner counts on."""
+    said = group.model_dump(exclude={"members", "cohorts"})
+    keys = {toml_value(member): key for member, key in group.members.items()}
+    return [
+        *_table(name, "whose noise your promise counts on beside yours", said),
+        *_table(f"{name}.members", "everybody who may be in a cohort: ask them", keys),
+        *_table(f"{name}.cohorts", "your rounds, and the hash of who is in each", group.cohorts),
+    ]
 
 
 def _rest(whole: float, part: float) -> float:

@@ -45,11 +45,12 @@ from dpcohort.engine.clipping._per_example import example_loss
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.models._each_alone import IsolatedOutputs
+from dpcohort.models._moments import loss_in_training
 from dpcohort.models._persons import PersonBatches, PersonModel
 from dpcohort.models._weights import frozen_sha256, weights_sha256
 from dpcohort.runs._chooser import lattice_units
 from dpcohort.runs._noised_metrics import questions_of
-from dpcohort.runs._paid_evaluation import noised_sum
+from dpcohort.runs._paid_evaluation import noised_integers
 from dpcohort.tasks import check_own_loss, made_up_targets
 
 #: How batches are drawn: the sampler, the rate r, and the public size B that sums are divided by.
@@ -137,7 +138,7 @@ class LocalTraining:
         refuse_unfit_layers(built)
         task = model.predicts
         check_own_loss(task)
-        loss = task.loss_on("cpu")
+        loss = loss_in_training(built, task.loss_on("cpu"))
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -244,15 +245,14 @@ class LocalTraining:
         return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
 
     @one_thread_each()
-    def evaluation(self, parameters: Vector, lattice: Lattice) -> Vector:
-        """The noised sum of what the records held out for tests answer about a model.
+    def evaluation(self, parameters: Vector, lattice: Lattice) -> IntArray:
+        """The noised sum, in units of the lattice, of what records held out for tests answer.
 
         Args:
             parameters: of the model.
-            lattice: of the noise, for rows of length 1.
+            lattice: of the noise, for rows of length 1. Of a share of noise the sum is SENSITIVE.
         """
-        released = noised_sum(self._answers(parameters), lattice, self._source(KEY_BYTES))
-        return _as_float32(released)
+        return noised_integers(self._answers(parameters), lattice, self._source(KEY_BYTES))
 
     def _answers(self, parameters: Vector) -> FloatArray:
         """Weighted answers of each unit that is held out, from its records alone. SENSITIVE."""

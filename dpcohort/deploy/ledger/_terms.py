@@ -288,51 +288,6 @@ class AcceptedReports(Format):
         return {"reports": spent}
 
 
-class AcceptedEvaluation(Format):
-    """What a client's owner lets the model of a run be evaluated with: one noised sum, once.
-
-    A ledger counts it as a run of its own, of one draw of one step, whose records are those that
-    are held out for tests; each of them adds a vector of length 1 at most. All of its noise is the
-    client's own, so that it leaves without a mask, whoever else's the run counts on.
-
-    Attributes:
-        epsilon: that it spends beside the run's own.
-        delta: the same way.
-        least_noise_multiplier: smallest noise on the sum.
-
-    Example:
-        >>> AcceptedEvaluation(epsilon=0.05, delta=5e-7, least_noise_multiplier=72.5).sentence()
-        ' Its model is evaluated once, ... epsilon 0.05 at delta 5e-07 beside the above.'
-    """
-
-    epsilon: Positive
-    delta: Delta
-    least_noise_multiplier: Positive
-
-    def sentence(self) -> str:
-        """What the owner is told about it."""
-        return (
-            " Its model is evaluated once, by a sum over the test records with noise "
-            f"{self.least_noise_multiplier:.5g}: epsilon {self.epsilon:g} at delta {self.delta:g} "
-            "beside the above."
-        )
-
-    def terms(self, run: RunTerms) -> RunTerms:
-        """The same as terms of a run of its own."""
-        return replace(
-            run,
-            **dict(self),
-            clip=1.0,
-            sampling_rate=1.0,
-            local_steps=1,
-            rounds=1,
-            draws=1,
-            reports=None,
-            pool=None,
-            purpose="evaluation",
-        )
-
-
 class NoReports:
     """No reports are accepted: the empty value of :class:`AcceptedReports`."""
 
@@ -513,6 +468,52 @@ class AcceptedGroup(Format):
             allowed = f"at least the {self.cohort_size} of a cohort"
             raise InputError("members", given=len(self.members), allowed=allowed)
         return self
+
+
+class AcceptedEvaluation(Format):
+    """What a client's owner lets the model of a run be evaluated with: one noised sum, once.
+
+    A ledger counts it as a run of its own, of one draw of one step, whose records are those that
+    are held out for tests; each of them adds a vector of length 1 at most.
+
+    Attributes:
+        epsilon: that it spends beside the run's own.
+        delta: the same way.
+        least_noise_multiplier: smallest noise on the sum.
+        pool: whose noise is counted on beside one's own; None for nobody's.
+
+    Example:
+        >>> AcceptedEvaluation(epsilon=0.05, delta=5e-7, least_noise_multiplier=72.5).sentence()
+        ' Its model is evaluated once, ... epsilon 0.05 at delta 5e-07 beside the above.'
+    """
+
+    epsilon: Positive
+    delta: Delta
+    least_noise_multiplier: Positive
+    pool: AcceptedGroup | None = None
+
+    def sentence(self) -> str:
+        """What the owner is told about it."""
+        others = "" if self.pool is None else f", with {self.pool.honest} honest shares of noise"
+        return (
+            " Its model is evaluated once, by a sum over the test records with noise "
+            f"{self.least_noise_multiplier:.5g}: epsilon {self.epsilon:g} at delta {self.delta:g} "
+            f"beside the above{others}."
+        )
+
+    def terms(self, run: RunTerms) -> RunTerms:
+        """The same as terms of a run of its own."""
+        return replace(
+            run,
+            **dict(self),
+            clip=1.0,
+            sampling_rate=1.0,
+            local_steps=1,
+            rounds=1,
+            draws=1,
+            reports=None,
+            purpose="evaluation",
+        )
 
 
 class Alone:

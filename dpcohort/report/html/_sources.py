@@ -254,7 +254,8 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     elif plan is not None and len(run.history) < plan.training.rounds:
         done = f"{len(run.history)} of {plan.training.rounds} rounds are done"
         tell("missing", "rounds.jsonl", f"{done}; the rest is not shown.")
-    if run.history and run.test is None and not run.judged.get("withheld"):
+    is_told = run.judged.get("withheld") or run.judged.get("evaluation")
+    if run.history and run.test is None and not is_told:
         tell("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
     return replace(run, problems=tuple(problems))
 
@@ -440,13 +441,13 @@ def _alone(group: Group, curve: Curve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
     if not curve["mean"]:
+        judged = group.runs[0].judged
         why = "no test result yet"
-        if group.runs[0].judged.get("withheld"):
+        if judged.get("withheld"):
             why = "nothing is told of test records that are not public"
-            paid = group.runs[0].judged.get("evaluation")
-            if isinstance(paid, Mapping):
-                first = next(iter(in_words(paid.get("in_all", {})).items()), ("", ""))
-                why = f"{' '.join(first)} by the evaluation that clients paid for"
+        if isinstance(paid := judged.get("evaluation"), Mapping):
+            first = next(iter(in_words(paid.get("in_all", {})).items()), ("", ""))
+            why = f"{' '.join(first)} by the evaluation that clients paid for"
         return f"{group.name}{clients}: {why}"
     check, metric = group_check(group), METRICS[curve["metric"]]
     if check is not None and not check.is_better:

@@ -50,15 +50,18 @@ def records(client, *, persons, tested=150):
     return found
 
 
-def make_kit(folder, *, unit="record", trust="local", tested=150):
+def make_kit(folder, *, unit="record", tested=150, names=NAMES, **contract):
     persons = unit == "person"
     population = Population.from_arrays(
-        ids=NAMES, sizes=[200 if persons else 400] * 2, epsilon=BUDGETS, delta=1e-5
+        ids=names,
+        sizes=[200 if persons else 400] * len(names),
+        epsilon=(2 * BUDGETS)[: len(names)],
+        delta=1e-5,
     )
-    settings = Training(rounds=3, cohort_size=2, sampling_rate=0.5, dimension=6, clip=2.0)
-    plan = make_plan(
-        population, settings, seed=3, evaluation=SHARE, accountant=Contract(unit=unit, trust=trust)
-    )
+    size = 3 if "dropouts" in contract else 2
+    settings = Training(rounds=3, cohort_size=size, sampling_rate=0.5, dimension=6, clip=2.0)
+    agreed = Contract(unit=unit, **contract)
+    plan = make_plan(population, settings, seed=3, evaluation=SHARE, accountant=agreed)
     kit = write_kit(
         folder,
         plan=plan,
@@ -70,7 +73,7 @@ def make_kit(folder, *, unit="record", trust="local", tested=150):
         trial=True,
         timeout=5.0,
     )
-    for client in NAMES:
+    for client in names:
         path = client_folder(kit, client) / "data.npz"
         np.savez(path, **records(client, persons=persons, tested=tested))
         path.chmod(0o600)
@@ -83,12 +86,11 @@ def federated(kit, out, **options):
         return federate(federation, guards.transport(federation), out=out, poll=0.01, **options)
 
 
-@pytest.fixture(scope="module", params=["record", "person", "distributed"])
+@pytest.fixture(scope="module", params=["record", "person"])
 def done(request, tmp_path_factory):
-    """A finished federation of each kind, with the folder of its run."""
-    folder, kind = tmp_path_factory.mktemp(request.param), request.param
-    options = {"unit": kind} if kind != "distributed" else {"trust": kind}
-    kit = make_kit(folder / "kit", **options)
+    """A finished federation for each unit, with the folder of its run."""
+    folder = tmp_path_factory.mktemp(request.param)
+    kit = make_kit(folder / "kit", unit=request.param)
     federated(kit, folder / "run")
     return kit, folder / "run"
 
@@ -144,9 +146,10 @@ def changed(request, kind=EvaluationRequest, **changes):
 def asking(kit, client, socket):
     """Asks a client's guard for the evaluation of a plan, or something like it."""
     federation = Federation.load(kit / "server/federation.toml")
-    plan, k, folder = federation.plan, NAMES.index(client), client_folder(kit, client)
+    plan, folder = federation.plan, client_folder(kit, client)
+    k = plan.population.index_of(client)
     request = EvaluationRequest(
-        run="spring", plan=plan.sha256, round=3, draw=1 << 30, clip=1.0, sampling_rate=1.0,
+        run="spring", plan=plan.sha256, round=3, draw=0, clip=1.0, sampling_rate=1.0,
         noise_multiplier=evaluation_asked_of(plan, k)["least_noise_multiplier"], batch_size=1,
         local_steps=1, sampler="poisson", neighbours="zero-out", step_sizes=[1.0],
         model=federation.model.sha256(), layout=FederatedJob.of(federation).layout,
@@ -167,7 +170,7 @@ GREEDY = {
     "longer rows": ({"clip": 2.0}, "terms"),
     "a batch of them": ({"sampling_rate": 0.5}, "terms"),
     "before the end": ({"round": 0}, "terms"),
-    "as a draw": ({"draw": 0}, "terms"),
+    "as another draw": ({"draw": 1}, "terms"),
     "by the name in the ledger": ({"run": "spring (evaluation)"}, "not-accepted"),
     "a draw by that name": (
         {
@@ -178,6 +181,10 @@ GREEDY = {
             "batch_size": 400,
         },
         "not-accepted",
+    ),
+    "a draw in its place": (
+        {"kind": DrawRequest, "batch_size": 1},
+        "terms",
     ),
     "of another number of records": ({"tested": 10}, "terms"),
     "another number of answers": ({"answers": 3}, "terms"),
@@ -219,7 +226,8 @@ def test_one_unit_of_the_test_records_moves_the_released_sum_by_its_length(unit,
         (folder / "data.npz").chmod(0o600)
         data = guarded_data(folder / "data.npz", terms)
         trained = LocalTraining(terms.model, data, lambda size: bytes(size))
-        return trained.evaluation(weights, Lattice(2.0, 1.0)).astype(float)
+        lattice = Lattice(2.0, 1.0)
+        return trained.evaluation(weights, lattice) * lattice.unit
 
     before, rows = released(), slice(0, 2 if unit == "person" else 1)
     inputs, labels = arrays["test_inputs"].copy(), arrays["test_labels"].copy()
@@ -285,3 +293,48 @@ def test_terms_without_it_and_guards_without_test_records_are_said_before_anythi
     with pytest.raises(InputError, match="no client's guard has test records"):
         federated(empty, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_where_noise_is_distributed_only_a_masked_sum_leaves_and_the_price_if_all_collude_is_told(
+    tmp_path,
+):
+    """Four clients in cohorts of three, of whom one may vanish: the fourth is heard alone."""
+    names = [*NAMES, "clinic", "practice"]
+    kit = make_kit(tmp_path / "kit", names=names, trust="distributed", dropouts=1)
+    federation, out = Federation.load(kit / "server/federation.toml"), tmp_path / "run"
+    seen = []
+    with LocalGuards(kit / "clients") as guards:
+        real = guards.carry
+
+        def carry(body):
+            if b'"evaluate' in body and b'"client": "lab"' in body:
+                raise InputError.because("its node was stolen")
+            answer = real(body)
+            seen.append((body, answer))
+            return answer
+
+        guards.carry = carry
+        run = federate(federation, guards.transport(federation), out=out, poll=0.01)
+    told = run.evaluation
+    assert told["together"][0]["clients"] == ["ward 7", "clinic"]
+    assert set(told["clients"]) == {"practice"}
+    assert told["in_all"]["accuracy"]["value"] > 0.6
+    plain = [body for body, _ in seen if b'"evaluate?"' in body]
+    assert len(plain) == 1
+    assert b'"practice"' in plain[0]
+    assert verify_run(out, require="private").findings == ()
+    paid = {one.client: one.charged["paid"][0] for one in run.receipts()}
+    assert "alone_epsilon" not in paid["practice"]
+    for name in ("ward 7", "lab", "clinic"):
+        assert paid[name]["alone_epsilon"] > 1.2 * paid[name]["epsilon"]  # one share of two
+        state = read_state(client_folder(kit, name) / "client.ledger").accounts[name]
+        terms = state["spring (evaluation)"].terms
+        assert terms.alone_epsilon() == pytest.approx(paid[name]["alone_epsilon"], rel=1e-6)
+    for one in run.receipts():
+        alone = paid[one.client].get("alone_epsilon", paid[one.client]["epsilon"])
+        assert one.total_alone_epsilon >= one.trust["alone_epsilon"] + alone
+    with (  # a plain sum would have a share of noise alone
+        asking(kit, "clinic", tmp_path / "s") as ask,
+        pytest.raises(GuardRefusedError, match="only masked sums leave"),
+    ):
+        ask()

@@ -38,6 +38,8 @@ def test_a_kit_has_everything_for_server_and_clients(template):
         "server/nginx.conf",
         "server/dpcohort-superlink.service",
         "server/dpcohort-run.service",
+        "server/alerts.yml",
+        "server/dashboard.json",
         "server/tls/ca.crt",
         "server/tls/server.pem",
         "server/tls/server.key",

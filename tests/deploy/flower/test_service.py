@@ -9,8 +9,8 @@ import pytest
 
 from dpcohort.deploy.flower._certificates import key_fingerprint
 from dpcohort.deploy.flower._service import Service
-from dpcohort.deploy.flower._status import ASKED, Status, executed_by, read_status
 from dpcohort.errors import InputError, VerificationError, WaitingError
+from dpcohort.runs._status import ASKED, Status, executed_by, read_status
 
 
 class Script:

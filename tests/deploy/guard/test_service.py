@@ -77,8 +77,8 @@ def test_a_client_app_is_answered(serve, good):
         with pytest.raises(GuardRefusedError, match="accepted"):
             guard.draw(good(round=1, batch_size=11))
         assert guard.receipt("spring").spending["counted_draws"] == 1
-    assert "draw? 'spring' round 0 draw 0: counted, computed, sent" in said
-    assert "draw? 'spring' round 1 draw 0: refused (terms)" in said
+    assert "draw? run 'spring' round 0 draw 0: counted, computed, sent" in said
+    assert "draw? run 'spring' round 1 draw 0: refused (terms)" in said
     assert not any("0.5" in line for line in said)
 
 

@@ -18,13 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.limits import LARGEST_JSON, read_bounded
-from dpcohort.plain_text import one_line
+from dpcohort.limits import LARGEST_FEDERATION, LARGEST_JSON, read_bounded
+from dpcohort.plain_text import one_line, some
 from dpcohort.runs._folder import holder, lock
-from dpcohort.text_files import parse_json
+from dpcohort.text_files import of_file, parse_json, parse_toml, read_utf8
 
 #: What a client that has a message is waited for with; any other reason makes it a missing one.
 ASKED = "asked"
+
+
+def run_of(path: Path) -> Path:
+    """The run folder that a path names: itself, or that of a federation's file.
+
+    Example:
+        >>> run_of(Path("out/run"))
+        PosixPath('out/run')
+    """
+    if path.suffix != ".toml":
+        return path
+    with of_file(path, "not valid TOML: {}.", (ValueError,)):
+        text = read_utf8(path, at_most_bytes=LARGEST_FEDERATION).decode("utf-8")
+        out = parse_toml(text).get("out")
+    return path.parent / (out if isinstance(out, str) and out else "run")
 
 
 def status_path(out: Path) -> Path:
@@ -131,3 +146,21 @@ def read_status(out: Path) -> dict[str, Any]:
 def executed_by(out: Path) -> str | None:
     """The process that executes a run, in words; None where nobody does."""
     return holder(status_path(out))
+
+
+def describe(status: dict[str, Any]) -> str:
+    """A run's status in one line.
+
+    Example:
+        >>> describe({"doing": "asks for updates", "round": 2, "rounds": 8, "answered": ["lab"],
+        ...           "waiting": ["ward"], "missing": {"ward": {"why": "its node is not online"}}})
+        'round 3 of 8: waiting for ward (its node is not online)'
+    """
+    doing = str(status.get("doing", ""))
+    if doing == "asks for updates":
+        doing = f"round {status['round'] + 1} of {status['rounds']}"
+    missing = {c: one["why"] for c, one in status.get("missing", {}).items()}
+    away = [c for c in status.get("waiting", []) if c in missing]
+    if not away:
+        return doing
+    return f"{doing}: waiting for {some(away)} ({missing[away[0]]})"
