@@ -426,15 +426,23 @@ class ClippedNetwork:
         return norms.view(draws, width)
 
     def _run(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool = False
-    ) -> None:
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool = False,
+        own_convolutions: bool = True,
+    ) -> None:  # fmt: skip
         with torch.enable_grad():
-            self._forward(weights, inputs, targets, apart=apart).sum().backward()  # type: ignore[no-untyped-call]
+            losses = self._forward(
+                weights, inputs, targets, apart=apart, own_convolutions=own_convolutions
+            )
+            losses.sum().backward()  # type: ignore[no-untyped-call]
 
-    def _forward(self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool) -> Tensor:
+    def _forward(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool,
+        own_convolutions: bool = True,
+    ) -> Tensor:  # fmt: skip
         each = inputs.shape[1] if isinstance(self._stacked, PersonModel) else 1
         for layer in self._layers:
             layer.bind(weights, len(inputs), each=each, apart=apart)
+            layer.own_convolutions = own_convolutions
         return self._loss(self._stacked(inputs), targets)
 
     def _release(self) -> None:
@@ -501,10 +509,11 @@ class ClippedNetwork:
         """
         if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
-        for layer in self._layers:
-            layer.own_convolutions = own_convolutions
         with full_precision_products(weights.device), _repeatable(weights.device):
-            self._run(weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True)
+            self._run(
+                weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True,
+                own_convolutions=own_convolutions,
+            )  # fmt: skip
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
             own = [layer.own_gradients() for layer in layers]
