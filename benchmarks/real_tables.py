@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 
 from dpcohort import Population
 from dpcohort.config import Config, load_config
@@ -76,8 +77,9 @@ from dpcohort.runs import (
     train_side_by_side,
 )
 from dpcohort.runs._prediction import model_outputs
-from dpcohort.tuning import PROBLEMS, changes_for
+from dpcohort.tuning import PROBLEMS, changes_for, suggested_settings
 from dpcohort.tuning._search import Bench, counted, descend, stand_ins, start_of
+from dpcohort.tuning._settings import linear_width
 from dpcohort_lab.personal import personal_results
 
 #: Of loans_full_schema: what is known when a loan is asked for, and its interest rate.
@@ -332,33 +334,48 @@ def settings_for(
 
 def outputs_of(config: Config, split: Split, population: Population, seed: int) -> np.ndarray:
     """What a model, trained with the seed, puts out for the test records."""
-    config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+    changes = [f"run.evaluate_every={config.training.rounds}", f"run.simulate={config.run.seed}"]
+    config = config.with_overrides(changes)
     job = configured_job(config, data=split.data, population=population, shift=seed, device="cpu")
     (run,) = train_side_by_side([job])
     return np.asarray(model_outputs(run, split.data.test_inputs))
 
 
-#: The rows that are trained together: changes of the configuration, and whether noise is added.
+#: The rows that are trained together, as changes of the configuration.
 ROWS = {
-    "unbiased": (["selection.rule=unbiased", "selection.eta="], True),
-    "inverse-variance weights": (
-        ["selection.rule=unbiased", "selection.eta=", "aggregation.rule=inverse-variance"],
-        True,
-    ),
-    "privacy-aware": ([], True),
-    "no privacy": (["selection.rule=unbiased", "selection.eta="], False),
+    "unbiased": ["selection.rule=unbiased", "selection.eta="],
+    "inverse-variance weights": [
+        *("selection.rule=unbiased", "selection.eta=", "aggregation.rule=inverse-variance")
+    ],
+    "privacy-aware": [],
+    "no privacy": [],
 }
 
 
-def without_budgets(population: Population) -> Population:
-    """The same clients, all of them public."""
-    return Population.from_arrays(
-        ids=population.ids,
-        sizes=population.sizes,
-        epsilon=1.0,
-        delta=1e-5,
-        public=[True] * len(population),
+def converged(split: Split) -> np.ndarray:
+    """Outputs of the linear model without privacy, fitted to the end (L-BFGS)."""
+    data = split.data
+    train, test = (
+        torch.from_numpy(np.asarray(data.normalised(x), np.float64).reshape(len(x), -1))
+        for x in (data.train_inputs, data.test_inputs)
     )
+    train, test = (torch.cat([x, torch.ones(len(x), 1)], 1) for x in (train, test))
+    labels, shape = torch.as_tensor(data.train_labels.copy()), (train.shape[1], data.task.outputs)
+    labels = labels.double() if labels.is_floating_point() else labels
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = torch.from_numpy(flat).requires_grad_()
+        outputs = train @ weights.view(shape)
+        value = data.task.losses(outputs, labels).mean() + _RIDGE / 2 * weights.square().sum()
+        (gradient,) = torch.autograd.grad(value, weights)
+        return float(value.detach()), gradient.numpy()
+
+    found = minimize(loss, np.zeros(shape).ravel(), jac=True, options={"maxiter": 5000})
+    return np.asarray(test @ torch.from_numpy(found.x).view(shape))
+
+
+#: Of a converged model, so that classes that can be told apart have an end, too.
+_RIDGE = 1e-6
 
 
 def together(
@@ -367,11 +384,12 @@ def together(
     """Outputs of each seed and settings of each row that is trained by all clients together."""
     found: dict[str, tuple[list[np.ndarray], list[str]]] = {}
     for row in rows:
-        changes, is_private = ROWS[row]
+        if row == "no privacy":
+            found[row] = [converged(split) for split in splits], []
+            continue
+        changes = ROWS[row]
         changed = config.with_overrides(changes)
         population = configured_population(config, splits[0].data)
-        if not is_private:
-            population = without_budgets(population)
         settings = settings_for(changed, splits[0].data, population, effort)
         tuned = changed.with_overrides(settings)
         outputs = [
@@ -589,6 +607,50 @@ def persons(config: Config, effort: Effort) -> dict[str, Any]:
     return {"name": Path(config.values["data"]["name"]).stem, "rows": rows}
 
 
+def solvers(config: Config, effort: Effort) -> dict[str, Any]:
+    """Newton steps beside plain ones, as public numbers suggest them, and the ceiling."""
+    splits = [split_of(config, seed) for seed in range(effort.seeds)]
+    rows: dict[str, Any] = {}
+
+    def told(row: str, outputs: Sequence[np.ndarray], settings: Sequence[str]) -> None:
+        each = [
+            measure(split.data.task, said, split.data.test_labels)
+            for split, said in zip(splits, outputs, strict=True)
+        ]
+        names = ("accuracy", "auc", "log_loss", "calibration_error", "r2", "deviance")
+        columns = {name: [100 * one[name] for one in each] for name in names if name in each[0]}
+        rows[row] = {**columns, "settings": list(settings)}
+
+    for trust in ("local", "distributed"):
+        data = splits[0].data
+        population = configured_population(config, data)
+        changes = [f"privacy.trust={trust}"]
+        if trust == "distributed":  # all in each round
+            changes.append(f"training.cohort_size={len(population)}")
+        own = counted(config.with_overrides(changes), data)
+        for solver, width in (("plain", 0), ("Newton", linear_width(own, data))):
+            start = suggested_settings(
+                population,
+                dimension=own.training.dimension,
+                inputs=math.prod(data.input_shape),
+                rule=own.rule,
+                task=data.task.kind,
+                row_bound=data.row_bound,
+                width=width,
+                config=own,
+            )
+            moments = replace(start, moments=linear_width(own, data) * math.prod(data.input_shape))
+            settings = changes_for(moments, own, population)
+            tuned = own.with_overrides(settings)
+            outputs = [
+                outputs_of(tuned, one, configured_population(config, one.data), i)
+                for i, one in enumerate(splits)
+            ]
+            told(f"{trust}, {solver}, {start.rounds} rounds", outputs, settings)
+    told("no privacy", [converged(split) for split in splits], [])
+    return {"name": Path(splits[0].data.name).stem, "rows": rows}
+
+
 def markdown(folder: Path) -> str:
     """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
     there = [name for name in _PAGE if (folder / f"{name}.json").exists()]
@@ -666,6 +728,10 @@ def main() -> None:
     cutting = commands.add_parser("diabetes", help="Write the diabetes table and its budgets.")
     cutting.add_argument("source", type=Path, help="dataset_diabetes.zip")
     cutting.add_argument("out", type=Path)
+    solving = commands.add_parser("solvers", help="Print Newton steps beside plain ones.")
+    solving.add_argument("configs", nargs="+", type=Path)
+    solving.add_argument("--seeds", type=int, default=5)
+    solving.add_argument("-o", "--out", type=Path)
     protecting = commands.add_parser("persons", help="Print what it costs to protect persons.")
     protecting.add_argument("configs", nargs="+", type=Path)
     protecting.add_argument("--seeds", type=int, default=5)
@@ -695,7 +761,8 @@ def main() -> None:
                 (given.out / f"{found['name']}.json").write_text(text + "\n")
             print(personal_markdown([found]), flush=True)
         return
-    effort = Effort(given.seeds, given.repetitions, given.rounds)
+    tuning = (given.repetitions, given.rounds) if "rounds" in given else (1, 0)
+    effort = Effort(given.seeds, *tuning)
 
     def keep(found: dict[str, Any]) -> None:
         if given.out is not None:
@@ -703,13 +770,14 @@ def main() -> None:
             text = json.dumps({"seeds": given.seeds, **found}, indent=1)
             (given.out / f"{found['name']}.json").write_text(text + "\n")
 
-    for path in given.configs if given.command == "persons" else ():
-        found = persons(load_config(path), effort)
+    by_rows = {"persons": persons, "solvers": solvers}
+    for path in given.configs if given.command in by_rows else ():
+        found = by_rows[given.command](load_config(path), effort)
         keep(found)
         for row, values in found["rows"].items():
             cells = [f"{k} {shown(v)}" for k, v in values.items() if k != "settings"]
             print(f"  {found['name']}, {row:<28}{'   '.join(cells)}", flush=True)
-    if given.command == "persons":
+    if given.command in by_rows:
         return
     for path in given.configs:
         began = time.monotonic()

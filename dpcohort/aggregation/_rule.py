@@ -58,6 +58,15 @@ class Cohort:
     def __len__(self) -> int:
         return int(self.clients.size)
 
+    @property
+    def noise_of_mean(self) -> float:
+        """Standard deviation of the noise on the plain mean of its draws' mean gradients."""
+        stds, noisy = self.noise_stds, self.noise_multipliers > 0
+        if self.shares is not None and noisy.any():
+            clip = (stds * self.batch_sizes)[noisy][0] / self.noise_multipliers[noisy][0]
+            stds = self.shares * clip
+        return float(np.linalg.norm(stds)) / len(self)
+
 
 class AggregationRule(Protocol):
     """Combines the updates of one round.

@@ -58,7 +58,7 @@ from dpcohort.runs._folder import installed_version
 from dpcohort.tasks import LOSSES
 from dpcohort.text_files import is_table
 from dpcohort.tuning import Settings, changes_for, suggested_settings
-from dpcohort.tuning._settings import within_bounds
+from dpcohort.tuning._settings import linear_width, within_bounds
 
 
 def new(
@@ -136,7 +136,11 @@ def _with_suggestions(example: str) -> str:
     if example not in ("digits", "heart-disease", "hospitals"):
         return text
 
-    return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
+    return rewritten(text, _suggestions(loads_config(text)), notes=_NOTES, tell_old=False)
+
+
+#: What the file says beside what was suggested.
+_NOTES = {"model.options": "Newton steps; without this line plain ones"}
 
 
 def _suggestions(config: Config) -> list[str]:
@@ -151,6 +155,7 @@ def _suggestions(config: Config) -> list[str]:
         dimension=dimension,
         task=kind,
         row_bound=configured_data(config).row_bound if bounded else math.inf,
+        width=linear_width(counted, configured_data(config)) if bounded else 0,
         summed_rows=configured_data(config).summed_rows if bounded else 1,
         config=counted,
     )
@@ -243,7 +248,7 @@ def _for_table(
             here = loads_config(written(Path()))
             suggestions = _suggestions(here)
             plan = configured_plan(here.with_overrides(suggestions))
-            text = rewritten(text, suggestions, tell_old=False)
+            text = rewritten(text, suggestions, notes=_NOTES, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
     rows = 1 if person is None else PersonTerms().rows_per_person

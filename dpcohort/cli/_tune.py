@@ -40,7 +40,7 @@ from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._continuation import charge_run
 from dpcohort.runs._folder import write_json
 from dpcohort.runs._provenance import SIMULATED_TUNING as SIMULATED
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_toml, read_utf8
 from dpcohort.tuning import Tuned, Worth, tune_charged
 from dpcohort.tuning import tune as tune_without_spending
 from dpcohort.tuning import worth as worth_of
@@ -166,6 +166,8 @@ def _rewritten(source: Path, changes: list[str], found: Tuned | None = None) -> 
     """The file with changed settings; a comment says which were tuned, and on what."""
     text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
     notes = {}
+    if "dimension" not in parse_toml(text).get("training", {}):  # it is counted again
+        changes = [one for one in changes if not one.startswith("training.dimension=")]
     if found is not None:
         notes = {change.partition("=")[0]: "tuned" for change in found.changes}
         notes |= {"tuning.source": found.words}

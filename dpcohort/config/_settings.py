@@ -880,7 +880,7 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
         ]
         end = _value_end(lines, max([*keys, header or 0]))
     made = f"{key} = {toml_value(new)}"
-    lines.insert(end, f"{made:<{_COLUMN}}# {note}" if note else made)
+    lines.insert(end, f"{made + '  ':<{_COLUMN}}# {note}" if note else made)
 
 
 def _value_end(lines: list[str], row: int) -> int:

@@ -30,6 +30,7 @@ from dpcohort.engine.clipping import (
 )
 from dpcohort.engine.clipping._network import made_up_targets
 from dpcohort.models._each_alone import made_up_inputs
+from dpcohort.models._moments import loss_in_training
 
 
 class ReferenceEngine(Engine):
@@ -52,7 +53,7 @@ class ReferenceEngine(Engine):
     ) -> None:
         refuse_unfit_layers(model)
         super().__init__(model, experiments)  # 2, 5 and 8 are there
-        loss = self._records.loss(loss)
+        loss = self._records.loss(loss_in_training(self._model, loss))
         inputs, targets = self._records.gather(self._records.indices[:2])
         some = made_up_inputs(self._model, inputs, 2), made_up_targets(targets, 2)
         if vectorised is None:

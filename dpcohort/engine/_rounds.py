@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean, combine_round
 from dpcohort.engine._local_rule import LocalRule
+from dpcohort.engine._preconditioner import KEPT, Preconditioner
 from dpcohort.engine._server_optimiser import kept_names, server_class, server_step
 from dpcohort.engine.clipping import FlatLayout, cross_entropy
 from dpcohort.errors import InputError
@@ -311,6 +312,7 @@ class Optimiser:
         local: what corrects local steps, such as FedProx's; None for plain steps.
         average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
             model; None keeps no average.
+        preconditioner: of a model that sends second moments; the job has it from its model.
 
     Example:
         >>> Optimiser(local_step=0.2).server_learning_rate
@@ -324,6 +326,7 @@ class Optimiser:
     server_settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     local: LocalRule | None = None
     average_decay: float | None = None
+    preconditioner: Preconditioner | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.local_step, int | float):
@@ -342,7 +345,18 @@ class Optimiser:
             raise InputError.because(
                 'server_settings go with optimiser.server, such as "adam"; none is given.'
             )
+        if self.preconditioner is not None:
+            self._check_newton()
         _ = self.kept_names  # what no class takes is refused before anything is counted
+
+    def _check_newton(self) -> None:
+        """Refuse settings that Newton steps have no place for."""
+        plain = not self.server and (self.server_learning_rate, self.server_momentum) == (1.0, 0.0)
+        if not plain or self.local is not None or not isinstance(self.local_step, int | float):
+            raise InputError.because(
+                "a model with second_moments takes Newton steps: no other server, step schedule, "
+                "momentum or local rule goes with them. Leave these out, or model.options."
+            )
 
     def length(self, training: Training, *, round: int) -> float:
         """The sum of the step sizes of a round's local steps."""
@@ -364,6 +378,8 @@ class Optimiser:
         names |= set() if self.average_decay is None else {"average"}
         if self.server:
             names |= kept_names(self.server, self.server_settings)
+        if self.preconditioner is not None:
+            names |= KEPT
         return frozenset(names)
 
     def step_size(self, training: Training, *, round: int, step: int) -> float:
@@ -374,10 +390,24 @@ class Optimiser:
         return self.local_step.at(time, training.rounds * training.local_steps)
 
     @torch.no_grad()
-    def apply(self, states: Sequence[EngineState], updates: Sequence[Tensor]) -> None:
-        """Move each state's model by one round's combined update, and count the round."""
+    def apply(
+        self, states: Sequence[EngineState], updates: Sequence[Tensor], noise: Sequence[float] = ()
+    ) -> None:
+        """Move each state's model by one round's combined update, and count the round.
+
+        Args:
+            states: before the round.
+            updates: [D] of each.
+            noise: on a coordinate of each one's mean gradient; only Newton steps use it.
+        """
         parameters, by = [state.parameters for state in states], list(updates)
         kept = [state.tensors for state in states]
+        if self.preconditioner is not None and isinstance(self.local_step, int | float):
+            with threads_at_most(1):  # the same bits on any number of threads
+                by = [
+                    self.preconditioner.step(*each, step_size=self.local_step)
+                    for each in zip(parameters, by, kept, noise, strict=True)
+                ]
         if self.server:
             server_step(server_class(self.server), self.server_settings, parameters, by, kept)
         else:
@@ -460,12 +490,12 @@ def _take_steps(
 ) -> None:
     """Move each model by what came for it; too little leaves it as it was."""
     means = _plain_means([rule for rule, _ in steps], arrived)
-    moved: dict[Optimiser, list[tuple[EngineState, Tensor]]] = {}
+    moved: dict[Optimiser, list[tuple[EngineState, Tensor, float]]] = {}
     for i, ((rule, optimiser), state, came) in enumerate(zip(steps, states, arrived, strict=True)):
         if came is None:
             state.next_round += 1
         elif means is not None:
-            moved.setdefault(optimiser, []).append((state, means[i]))
+            moved.setdefault(optimiser, []).append((state, means[i], came.cohort.noise_of_mean))
         else:
             # Of the class itself: one that inherits from it may add up in any order.
             row_by_row = "adds_row_by_row" in vars(type(rule))
@@ -474,7 +504,7 @@ def _take_steps(
                 combined, memory = combine_round(rule, came.updates, came.cohort, memory)
             if memory is not None:
                 state.tensors["memory"] = memory
-            moved.setdefault(optimiser, []).append((state, combined))
+            moved.setdefault(optimiser, []).append((state, combined, came.cohort.noise_of_mean))
     for optimiser, pairs in moved.items():
         optimiser.apply(*zip(*pairs, strict=True))
 

@@ -24,6 +24,7 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
 from dpcohort.models._features import build_features, feature_options, refuse_unknown
+from dpcohort.models._moments import SecondMoments, with_second_moments
 from dpcohort.models._trainable import check_trainable, seeded
 from dpcohort.models._weights import freeze, load_weights, read_weights
 from dpcohort.plugins import is_named_function, named_plugin, telling
@@ -56,8 +57,9 @@ def build_model(
         seed: of the initial weights.
         options: ``activation`` (``relu`` or ``tanh``) for all but ``logistic``; ``hidden``, a list
             of widths, for ``mlp``; ``features`` (``none``, or as `build_features` has them) and
-            their settings for ``logistic`` and ``mlp``; ``bias`` for ``logistic``; ``start``
-            (``random`` or ``oriented``) for ``mnist-cnn``.
+            their settings for ``logistic`` and ``mlp``; ``bias`` and ``second_moments`` (κ of
+            `SecondMoments`) for ``logistic``; ``start`` (``random`` or ``oriented``) for
+            ``mnist-cnn``.
         input_dtype: of the records as the model sees them; ``torch.int64`` for token ids.
         weights: a safetensors file to start from, of the whole model or of a part of it.
         frozen: names of parameters, or of parts of the model, that are not trained.
@@ -92,7 +94,8 @@ def build_model(
         load_weights(model, weights)
     if frozen:
         freeze(model, frozen, known=None if weights is None else list(read_weights(weights)))
-    check_trainable(model, input_shape=shape, classes=classes, input_dtype=input_dtype)
+    outputs = classes + isinstance(model, SecondMoments)
+    check_trainable(model, input_shape=shape, classes=outputs, input_dtype=input_dtype)
     return model
 
 
@@ -121,9 +124,12 @@ def logistic(
     *,
     features: str = "none",
     bias: bool = True,
+    second_moments: float = 0.0,
     **feature_options: Any,
 ) -> nn.Module:
     """Softmax regression, of the record or of its features; convex, so it starts at zero.
+
+    With ``second_moments`` the server takes Newton steps (`SecondMoments`).
 
     Features of norm 1 and a constant 1 share the norm of a record's gradient, which is clipped:
     without a bias the same noise leaves 1.4 times as much of the features. Classes about equally
@@ -137,7 +143,8 @@ def logistic(
     linear = _linear(inputs, classes, bias=_flag("bias", bias))
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
-    return nn.Sequential(first, linear)
+    model = nn.Sequential(first, linear)
+    return with_second_moments(model, second_moments) if second_moments else model
 
 
 def mlp(
@@ -368,7 +375,7 @@ def gabor_filters(count: int, size: int) -> Tensor:
 
 
 _BUILDERS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
-    "logistic": (logistic, ("features", "bias")),
+    "logistic": (logistic, ("features", "bias", "second_moments")),
     "mlp": (mlp, ("hidden", "activation", "features")),
     "mnist-cnn": (mnist_cnn, ("activation", "start")),
     "mnist-cnn-large": (mnist_cnn_large, ("activation",)),

@@ -27,6 +27,7 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.data import Normalisation, TableColumns
 from dpcohort.data._dataset import affine_map
 from dpcohort.errors import InputError, missing_extra
+from dpcohort.models._moments import without_second_moments
 from dpcohort.runs._prediction import columns_of, network_of
 from dpcohort.runs._run import Run
 from dpcohort.tasks import Task
@@ -73,7 +74,7 @@ class Exported:
         )
         multiplier, offset = affine_map(constants)
         return cls(
-            network=network_of(run, None, tokens=False),
+            network=without_second_moments(network_of(run, None, tokens=False)),
             task=run.task,
             shape=tuple(run.settings["data"]["input_shape"]),
             multiplier=multiplier,

@@ -38,6 +38,7 @@ from dpcohort.engine import (
 )
 from dpcohort.engine._experiment import refuse_unmergeable
 from dpcohort.engine._lattice import delta_of_sampling
+from dpcohort.engine._preconditioner import Preconditioner
 from dpcohort.engine._rounds import LaterStep
 from dpcohort.engine.clipping import FlatLayout, can_be_mapped, per_example_gradients
 from dpcohort.errors import InputError
@@ -551,7 +552,7 @@ def make_job(
             f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
         )
     plan.verify_unless_made_here()
-    optimiser = options.get("optimiser") or Optimiser()
+    optimiser = fitted(options.get("optimiser") or Optimiser(), plan, module, dataset.task)
     after = None if (given := options.get("after")) is None else Path(given)
     carried = carried_state(plan, after, optimiser)
     partition = options.get("partition")
@@ -585,7 +586,7 @@ def make_job(
         model_name=name,
         data=dataset,
         partition=partition,
-        optimiser=later_steps(optimiser, plan),
+        optimiser=optimiser,
         aggregation=rule,
         after=after,
         carried=carried,
@@ -628,8 +629,18 @@ def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) ->
     return {name: arrays[name] for name in ("parameters", *sorted(used)) if name in arrays}
 
 
-def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
-    """The optimiser with step sizes that go on where the runs before a plan ended."""
+def fitted(optimiser: Optimiser, plan: Plan, model: nn.Module, task: Task) -> Optimiser:
+    """The optimiser of a plan and model: Newton's where the model sends second moments.
+
+    Its step sizes go on where the runs before the plan ended.
+    """
+    newton = Preconditioner.of(model, task)
+    if newton is not None and plan.training.local_steps > 1:
+        raise InputError.because(
+            f"training.local_steps is {plan.training.local_steps}, and a model with second_moments "
+            "takes one Newton step a round, at the server. Set it to 1, or leave model.options out."
+        )
+    optimiser = replace(optimiser, preconditioner=newton)
     done = plan.past.rounds * plan.training.local_steps
     if done == 0 or isinstance(optimiser.local_step, int | float):
         return optimiser
@@ -797,6 +808,7 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
     values = {f.name: getattr(optimiser, f.name) for f in fields(optimiser)} | {"local_step": said}
     if isinstance(optimiser.server, type):
         values["server"] = full_name(optimiser.server)
+    del values["preconditioner"]  # the model's options say it
     if not optimiser.server:
         del values["server"], values["server_settings"]
     if (rule := values.pop("local")) is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from dpcohort.data import Dataset, Normalisation, Partition, Persons, load_datas
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.metrics import trivial_outputs
 from dpcohort.progress import Progress, silent
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs import (
     Job,
     Run,
@@ -40,10 +41,17 @@ from dpcohort.runs import (
     train_side_by_side,
 )
 from dpcohort.runs._configured import configured_plan, population_to_train
+from dpcohort.runs._job import fitted
 from dpcohort.runs._partitions import configured_partition
 from dpcohort.runs._provenance import TUNING_SOURCES
 from dpcohort.tasks import Task
-from dpcohort.tuning._settings import Settings, changes_for, digits, suggested_settings
+from dpcohort.tuning._settings import (
+    Settings,
+    changes_for,
+    digits,
+    linear_width,
+    suggested_settings,
+)
 
 Source = Literal["none", "public", "charged"]
 
@@ -240,10 +248,12 @@ def start_of(
         rule=config.rule,
         task=data.task.kind,
         row_bound=data.row_bound if config.model.name == "logistic" else math.inf,
+        width=linear_width(config, data),
+        most_rounds=whole_number("rounds", most_rounds, at_least=1),
         summed_rows=data.summed_rows,
         config=config,
     )
-    return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
+    return found
 
 
 def samples_of(
@@ -354,6 +364,15 @@ def _public_clients(config: Config, data: Dataset, population: Population) -> In
     return np.concatenate([np.asarray(partition.client(k)) for k in places])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trial(Job):
+    """A job of which nothing but the test loss is wanted."""
+
+    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
+        """Nothing: metrics of models that nobody keeps would take longer than training them."""
+        return {"warnings": []}
+
+
 @dataclass(eq=False)
 class Bench:
     """Scores settings on data sets; each is trained once.
@@ -414,7 +433,7 @@ class Bench:
             str(config.values["selection"]),
         )
         if alike not in self._plans:
-            self._plans[alike] = configured_job(
+            job = configured_job(
                 config,
                 data=data,
                 population=self.population,
@@ -422,10 +441,13 @@ class Bench:
                 shift=seed,
                 device=self.device,
             )
+            self._plans[alike] = _Trial(**{one.name: getattr(job, one.name) for one in fields(Job)})
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
         plan = replace(job.plan, training=training)
-        optimiser = configured_optimiser(config.optimiser, clip=clip)
+        optimiser = fitted(
+            configured_optimiser(config.optimiser, clip=clip), plan, job.model, data.task
+        )
         return replace(job, plan=plan, optimiser=optimiser)
 
 
@@ -501,11 +523,28 @@ def descend(
 
 
 def _passes(start: Settings, most_rounds: int) -> list[list[dict[str, Any]]]:
-    """What is tried in each pass, as changes of the best known setting."""
+    """What is tried in each pass, as changes of the best known setting.
+
+    Newton steps have neither clip nor step to choose: there plain ones are tried instead.
+    """
+    leans: list[dict[str, Any]] = [{"lean": lean} for lean in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
+    if start.second_moments:
+        longer = {"rounds": min(2 * start.rounds, most_rounds)}
+        plain = {"rounds": most_rounds, "second_moments": 0.0}
+        passes = [
+            [
+                {},
+                *(
+                    {**one, "path": start.path * one["rounds"] / start.rounds}
+                    for one in (longer, plain)
+                ),
+            ]
+        ]
+        return [*passes, *([leans] if start.lean is not None else [])]
     wide = [{"path": round(start.path * 10**power, 3)} for power in (-1.0, -0.5, 0.0, 0.5, 1.0)]
     passes = [wide]
     if start.lean is not None:
-        passes.append([{"lean": lean} for lean in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)])
+        passes.append(leans)
     few = [min(most_rounds, round(start.rounds * factor)) for factor in (0.3, 1.0, 2.0)]
     passes.append([{"clip": digits(start.clip * factor)} for factor in (0.1, 0.3, 1.0)])
     passes.append([{"rounds": max(1, rounds)} for rounds in few])

@@ -10,6 +10,7 @@ the selection of least noise.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,9 @@ from dpcohort._validate import number, whole_number
 from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.config import Config
+from dpcohort.data import Dataset
 from dpcohort.plan import selection_problem
+from dpcohort.tasks import CURVATURES
 from dpcohort.training import Training
 
 
@@ -32,6 +35,8 @@ class Settings:
         clip: norm to which gradients are clipped.
         path: learning rate times clip times all steps.
         lean: from 0, unbiased, to 1, the selection of least noise; None leaves the rule alone.
+        second_moments: κ of a linear model with Newton steps; 0 takes plain ones.
+        moments: how many second moments such a model has.
 
     Example:
         >>> Settings(path=100.0).learning_rate(local_steps=2)
@@ -43,6 +48,8 @@ class Settings:
     clip: float = 1.0
     path: float = 100.0
     lean: float | None = None
+    second_moments: float = 0.0
+    moments: int = 0
 
     def learning_rate(self, *, local_steps: int = 1) -> float:
         """The constant step that goes this path, in two digits."""
@@ -57,6 +64,8 @@ def suggested_settings(
     rule: str = "privacy-aware",
     task: str = "classification",
     row_bound: float = math.inf,
+    width: int = 0,
+    most_rounds: int = 100,
     summed_rows: int = 1,
     config: Config | None = None,
 ) -> Settings:
@@ -64,8 +73,10 @@ def suggested_settings(
 
     Whole clients, for a budget then pays for a distance, whatever the number of steps; and
     probabilities most of the way to the least noise where budgets differ. A linear model within
-    public bounds clips where these end, so that probabilities stay honest, and takes the longest
-    step at which its loss cannot diverge, or a shorter one where the noise would drown the model.
+    public bounds clips where these end, so that probabilities stay honest. It takes Newton steps,
+    for which a share of each budget buys second moments, unless their noise would exceed all that
+    they can be; then the longest step at which its loss cannot diverge, or a shorter one where the
+    noise would drown the model.
     Of others the clip is below nearly all gradients, so that their scale does not matter, and the
     path carries a linear model over inputs of the usual scale to where its predictions are sure.
     `dpcohort.tuning.tune` goes on from there.
@@ -77,6 +88,8 @@ def suggested_settings(
         rule: of the selection; any but ``privacy-aware`` keeps its own settings.
         task: its kind; the losses of numbers and counts are steeper, so their path is shorter.
         row_bound: largest norm of a row of a linear model, see `Dataset.row_bound`.
+        width: inputs of a linear model, with the 1 of a bias; 0 rules Newton steps out.
+        most_rounds: the most there may be. A single one has Newton's step of X'X and X'y.
         summed_rows: rows of one person whose gradients are added up before they are clipped.
         config: contract and cohort size, for the noise; by default the usual ones.
 
@@ -93,8 +106,16 @@ def suggested_settings(
     lean = None
     if rule == "privacy-aware":
         lean = _LEAN if uneven or population.public.any() else 0.0
-    found = Settings(lean=lean)
+    rounds, moments = min(Settings.rounds, most_rounds), max(0, width - 1) * width
+    found = Settings(rounds=rounds, lean=lean, moments=moments)
     within = within_bounds(found, row_bound, task, summed_rows)
+    if 1 < width <= _WIDEST and math.isfinite(row_bound):
+        for most, loudest in _NEWTON_ROUNDS.items():
+            newton = _newton(within or found, row_bound, task, min(most, rounds), summed_rows)
+            share = _share_of_moments(newton.rounds) * newton.rounds
+            noise = _noise_to_clip(newton, population, dimension, config) / math.sqrt(dimension)
+            if noise * math.sqrt(2 * width / share) < loudest:
+                return newton
     if within is not None:
         noise = _noise_to_clip(found, population, dimension, config)
         drowned = _LOUDEST * math.sqrt(dimension / found.rounds) / max(noise, 1e-9)
@@ -103,6 +124,16 @@ def suggested_settings(
     scale = 1.0 if inputs is None else math.sqrt(64 / whole_number("inputs", inputs, at_least=1))
     path = _PATH_OF_NUMBERS if task in ("regression", "counts") else _PATH
     return replace(found, path=digits(path * min(1.0, scale)))
+
+
+def linear_width(config: Config, data: Dataset) -> int:
+    """Inputs and the 1 of a bias, where a model could take Newton steps; 0 of any other."""
+    options = config.model.options
+    linear = config.model.name == "logistic" and options.get("features", "none") == "none"
+    plain = not (config.optimiser.server or config.optimiser.local or config.model.frozen)
+    if not (linear and plain and options.get("bias", True) and config.training.local_steps == 1):
+        return 0
+    return math.prod(data.input_shape) + 1
 
 
 def within_bounds(
@@ -122,19 +153,46 @@ def within_bounds(
         >>> of_persons.clip, of_persons.learning_rate()
         (8.0, 0.25)
     """
-    if task not in _CURVATURE or not math.isfinite(row_bound):
+    if task == "counts" or not math.isfinite(row_bound):
         return None
     clip = digits(row_bound * math.sqrt(summed_rows))
-    step = _STABLE / _CURVATURE[task] / row_bound**2
+    step = _STABLE / CURVATURES[task] / row_bound**2
     return replace(settings, clip=clip, path=digits(step * clip * settings.rounds))
 
 
+def _newton(
+    plain: Settings, row_bound: float, task: str, rounds: int, summed_rows: int
+) -> Settings:
+    """Plain settings of a linear model with Newton steps in their place."""
+    share = _share_of_moments(rounds)
+    clip_of_row = _GRADIENT.get(task, 1.0) * row_bound / math.sqrt(1 - share)
+    clip = digits(clip_of_row * math.sqrt(summed_rows), 3)
+    return replace(
+        plain,
+        rounds=rounds,
+        clip=clip,
+        path=plain.learning_rate() * clip * rounds,
+        second_moments=digits(math.sqrt(share) * clip_of_row / row_bound**2, 3),
+    )
+
+
+def _share_of_moments(rounds: int) -> float:
+    """Share of each budget that buys second moments; fewer rounds each need better ones."""
+    return min(0.4, 2 / rounds)
+
+
+#: Newton steps, by the most that noise may make of the largest second moment there can be: where
+#: it is loud, fewer steps keep the model smaller.
+_NEWTON_ROUNDS = {30: 0.05, 20: 1.0}
+#: Where gradients are clipped, in norms of a row: numbers seldom err by as much as their range,
+#: counts by more than 1.
+_GRADIENT = {"regression": 0.5, "counts": 2.0}
+#: Second moments of more inputs than this are large updates.
+_WIDEST = 400
 #: Found on the generated problems; `benchmarks/tuning.py` prints what it is worth on real sets.
 _PATH = 100.0
 _PATH_OF_NUMBERS = 30.0
 _LEAN = 0.9
-#: Largest second derivative of a loss by its outputs; of counts there is none.
-_CURVATURE = {"classification": 0.5, "multi-label": 0.25, "regression": 1.0}
 #: Gradient descent is stable with steps below this over the curvature.
 _STABLE = 2.0
 #: Length that noise may give to the weights, by their dimension and the norm of a row.
@@ -184,6 +242,16 @@ def changes_for(settings: Settings, config: Config, population: Population) -> l
         if key in config.values.get("optimiser", {}):
             changes.append(f"optimiser.{key}=")
     changes += ["optimiser.step=constant", f"optimiser.learning_rate={step!r}"]
+    options, stated = dict(config.model.options), config.values.get("training", {}).get("dimension")
+    before = options.pop("second_moments", 0)
+    if settings.second_moments:
+        options["second_moments"] = float(settings.second_moments)
+    if before or settings.second_moments:
+        pairs = [f"{key} = {json.dumps(value)}" for key, value in options.items()]
+        changes.append(f"model.options={{ {', '.join(pairs)} }}" if pairs else "model.options=")
+        if stated is not None:
+            more = bool(settings.second_moments) - bool(before)
+            changes.append(f"training.dimension={stated + more * settings.moments}")
     if settings.lean is not None:
         changed = config.with_overrides(changes)
         eta = eta_of_lean(settings.lean, population, changed.training, config)

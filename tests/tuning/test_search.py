@@ -54,7 +54,7 @@ def test_public_records_are_those_that_were_named_and_no_others(config):
     assert "tuning.records=" in found.record()[1]
     shared = config.with_overrides(["data.public_share=0.2", "population.total_size="])
     data = load_dataset("digits")
-    population = search.configured_population(shared, data)
+    population = search.population_to_train(shared, data)
     held = search._public_clients(shared, data, population)
     samples, words = search.public_samples(shared, data, population, None, 1)
     rows = {row.tobytes() for row in data.normalised(data.train_inputs[held])}

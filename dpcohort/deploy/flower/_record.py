@@ -48,7 +48,7 @@ from dpcohort.runs._folder import (
     read_log,
     write_json,
 )
-from dpcohort.runs._job import TrainingJob, carried_state, later_steps
+from dpcohort.runs._job import TrainingJob, carried_state, fitted
 from dpcohort.runs._paid_evaluation import EvaluationTerms, Group
 from dpcohort.runs._prediction import network_of
 from dpcohort.signatures import DrawSignature
@@ -107,6 +107,7 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        optimiser = fitted(optimiser, federation.plan, model, terms.predicts)
         if optimiser.local is not None:
             raise InputError.because(
                 f"guards take plain local steps, and the local rule {optimiser.local.name} "
@@ -126,7 +127,7 @@ class FederatedJob(TrainingJob):
             plan=federation.plan,
             model=model,
             partition=partition,
-            optimiser=later_steps(optimiser, federation.plan),
+            optimiser=optimiser,
             aggregation=rule,
             after=None if after is None else Path(after),
             carried=carried,

@@ -45,6 +45,7 @@ from dpcohort.engine.clipping._per_example import example_loss
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.models._each_alone import IsolatedOutputs
+from dpcohort.models._moments import loss_in_training
 from dpcohort.models._persons import PersonBatches, PersonModel
 from dpcohort.models._weights import frozen_sha256, weights_sha256
 from dpcohort.runs._chooser import lattice_units
@@ -137,7 +138,7 @@ class LocalTraining:
         refuse_unfit_layers(built)
         task = model.predicts
         check_own_loss(task)
-        loss = task.loss_on("cpu")
+        loss = loss_in_training(built, task.loss_on("cpu"))
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
