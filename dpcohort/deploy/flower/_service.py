@@ -185,11 +185,12 @@ class Service:
         """Let in the nodes whose keys the federation names, and no other key of these clients."""
         keys, nodes = self._federation.fingerprints, self._superlink.nodes()
         for client, public in (self._federation.clients or {}).items():
+            revoked = client in self._federation.revoked
             for key, (node, name) in nodes.items():
-                if name == client and key != keys[client]:
+                if name == client and (revoked or key != keys[client]):
                     self._superlink.unregister(node)
-                    self._say(f"{one_line(client)} has a new key: its old one is let in no more")
-            if keys[client] not in nodes:
+                    self._say(f"an old or revoked key of {one_line(client)} is let in no more")
+            if keys[client] not in nodes and not revoked:
                 self._superlink.register(public, client)
 
     def _tell(self, words: str, **facts: Any) -> None:
