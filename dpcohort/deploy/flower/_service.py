@@ -176,7 +176,8 @@ class Service:
             status = read_status(self.out)
             if executing is not None:
                 seen = True
-                self._tell(describe(status) if status != before else "starts")
+                is_news = number is None or status != before
+                self._tell(describe(status) if is_news else "starts")
             elif seen or status != before or (number and self._superlink.has_ended(number)):
                 return status
             self._sleep(_LOOK)
