@@ -7,13 +7,16 @@ through batches of the same size from the same data. Methods take turns, and the
 is told. Wall times mean something on a quiet machine only; ``--cpu-time`` counts the processor time
 of this process instead, which other load distorts less (use it with ``--threads 1``).
 
-"merged noise" draws the noise of a round as one vector on the mean, of the same law as a vector for
-each draw: a switch of the engine, for simulations. Opacus has none and draws noise in every step;
-the row without the switch compares like with like. "distributed noise" is merged by nature: a
-simulation of secure aggregation, with a weight for each draw.
+"Private" rows are what protects people: Poisson batches and noise from a cryptographic stream;
+"seeded" rows are a simulation. Opacus draws Poisson batches too, gathered at once like ours, and by
+its own loader; its ``secure_mode`` needs torchcsprng and takes part where that is installed.
+"Merged noise" draws the noise of a round as one vector on the mean, of the same law as a vector for
+each draw: a switch for simulations. "Distributed noise" is merged by nature: secure aggregation,
+with a weight for each draw.
 
     python benchmarks/engine.py                 # all networks and methods, on the CPU
-    python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
+    python benchmarks/engine.py --quick         # fewer turns and methods
+    python benchmarks/engine.py --quick --private --sampler poisson     # what protects, and Opacus
     python benchmarks/engine.py --quick --opacus-modes ghost    # one peer only, to repeat quickly
     python benchmarks/engine.py --device cuda --stack 32
     python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
@@ -53,7 +56,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
-WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
+WARM_UP = 5  # turns before the clock counts: GPUs compile, tune themselves and record passes
 MOST_SHOWN = 25  # of what a round is made of
 FLOOR_SECONDS = 0.5  # of each measurement of the machine itself
 WARM_UP_ALONE = 9  # of one worker, who records passes later
@@ -283,25 +286,20 @@ def opacus_turn(
 
 def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any], Turn]]:
     chosen: dict[str, Callable[[nn.Module, Any], Turn]] = {}
-    samplers = arguments.sampler
-    for sampler in samplers:
-        chosen[f"dpcohort private, {sampler}"] = functools.partial(
-            our_turn, sampler=sampler, private=True
-        )
-        if "poisson" in samplers and sampler == "poisson":
-            chosen["dpcohort private, distributed noise"] = functools.partial(
-                our_turn, sampler=sampler, private=True, distributed=True
+    ways: dict[str, dict[str, Any]] = {"": {}}
+    if not arguments.quick:
+        ways |= {", distributed noise": {"distributed": True}}
+    for sampler in arguments.sampler:
+        for title, how in ways.items():
+            chosen[f"dpcohort private, {sampler}{title}"] = functools.partial(
+                our_turn, sampler=sampler, private=True, **how
             )
-        if arguments.private:
-            continue
-        own: dict[str, dict[str, Any]] = {
-            "": {}, ", merged noise": {"merged": True}, ", distributed noise": {"distributed": True}
-        }  # fmt: skip
-        if arguments.stack > 1:
-            own[f", {arguments.stack} stacked"] = {"stack": arguments.stack}
-        if not arguments.quick:
-            own[", reference"] = {"engine": "reference"}
-        for title, how in own.items():
+    if not arguments.quick:
+        ways |= {", merged noise": {"merged": True}, ", reference": {"engine": "reference"}}
+    if arguments.stack > 1:
+        ways |= {f", {arguments.stack} stacked": {"stack": arguments.stack}}
+    for sampler in () if arguments.private else arguments.sampler:
+        for title, how in ways.items():
             chosen[f"dpcohort seeded, {sampler}{title}"] = functools.partial(
                 our_turn, sampler=sampler, **how
             )
@@ -318,11 +316,11 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
         print("opacus is not installed here: its rows are left out.")
         return chosen
     for mode in arguments.opacus_modes:
-        for batches in samplers:
+        for batches in arguments.sampler:
             chosen[f"Opacus {mode}, {batches}"] = functools.partial(
                 opacus_turn, mode=mode, batches=batches
             )
-    if "poisson" in samplers:
+    if "poisson" in arguments.sampler:
         chosen["Opacus hooks, its Poisson loader"] = functools.partial(
             opacus_turn, mode="hooks", batches="loader"
         )

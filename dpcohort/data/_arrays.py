@@ -31,6 +31,8 @@ from dpcohort.text_files import of_file
 
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+#: Of a set whose clients pay for an evaluation: whose each test record is.
+_TEST_CLIENTS = "test_clients"
 _CONSTANT_NAMES = ("classes", "scale", "mean", "std", "test_public")
 
 
@@ -44,6 +46,8 @@ def load_arrays(
     terms: PersonTerms | None = None,
 ) -> Dataset:
     """The data set in an ``.npz`` file or in a folder of ``.npy`` files.
+
+    Beside the arrays that every set needs it may have ``test_clients``: whose each test record is.
 
     Args:
         path: the file or folder.
@@ -75,7 +79,7 @@ def load_arrays(
             f"the arrays {', '.join(ARRAY_NAMES)}."
         )
     if place.is_dir():
-        more = () if person is None else (person, f"test_{person}")
+        more = (_TEST_CLIENTS, *(() if person is None else (person, f"test_{person}")))
         paths = [place / f"{name}.npy" for name in (*ARRAY_NAMES, *_CONSTANT_NAMES, *more)]
         entries = {path.stem: map_npy(path) for path in paths if path.is_file()}
     elif place.suffix == ".npz":
@@ -93,6 +97,8 @@ def load_arrays(
                 raise InputError("person", given=person, allowed=allowed)
             whose = {"persons": entries.pop(person), "clients": clients, "person_terms": terms}
             whose["test_persons"] = entries.pop(f"test_{person}", None)
+        if _TEST_CLIENTS in entries:
+            whose["test_clients"] = entries.pop(_TEST_CLIENTS)
         for key, value in (stated or {}).items():
             if key in entries and _scalar(entries[key]) != value:
                 allowed = f"{_scalar(entries[key])}, as the file itself says"

@@ -66,11 +66,11 @@ class JoinedDraw(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Groups, rows of each, and sums."""
+    """Groups, rows of each, and draws of them all."""
 
     groups: int
     room: int
-    segments: int
+    draws: int
 
 
 def room_for(
@@ -153,7 +153,7 @@ class JoinedDraws:
         room = -(-room // -(-room * groups // self._most_rows))
         if max(draw.lattice.bound for draw in draws) * room >= segment_kernel.LARGEST_SUM:
             return None
-        shape = _Shape(groups, room, groups if together else len(draws))
+        shape = _Shape(groups, room, len(draws))
         if shape not in self._passes:
             self._passes[shape] = self._tried(shape)
         own = self._passes[shape]
@@ -166,7 +166,7 @@ class JoinedDraws:
                 total = total.clone() + own.sums(weights, self._gather, packed)
         except Exception:  # of one record, which is not told; draw by draw it is looked for
             return None
-        return total
+        return total.view(groups, -1, total.shape[1]).sum(1) if together else total
 
     def _tried(self, shape: _Shape) -> _Pass | None:
         """A pass of this shape, if made-up records have the same bits at all its places."""
@@ -252,7 +252,7 @@ class _Pass(ABC):
 
     @abstractmethod
     def sums(self, weights: Tensor, gather: Gather, packed: _Packed) -> Tensor:
-        """Sums [segments, D] of what is packed, in memory that is used again."""
+        """Sums [draws, D] of what is packed, in memory that is used again."""
 
     def load(self, records: Sequence[Tensor]) -> None:
         """Put records to its places."""
@@ -282,7 +282,7 @@ class _RecordedPass(_Pass):
         super().__init__(gradients, records, weights, shape, pool)
         self._size = len(records[0])
         self._words = torch.zeros(
-            3 * self._size + 2 * shape.segments, dtype=torch.int64, device=weights.device
+            3 * self._size + 2 * shape.draws, dtype=torch.int64, device=weights.device
         )
         self._terms[:] = 1.0
         self._spans[1] = self._size  # all records count in what is recorded
@@ -298,7 +298,7 @@ class _RecordedPass(_Pass):
 
     @property
     def _spans(self) -> Tensor:
-        """Where each segment begins and ends."""
+        """Where each draw begins and ends."""
         return self._words[3 * self._size :].view(2, -1)
 
     def _compute(self) -> Tensor:
@@ -319,8 +319,8 @@ class _RecordedPass(_Pass):
 
     def sums(self, weights: Tensor, gather: Gather, packed: _Packed) -> Tensor:
         """By one recording, which is told everything in one vector of words."""
-        spans = packed.spans.reshape(self._shape.segments, -1)[:, [0, -1]].T
-        words = [packed.rows, packed.terms.reshape(-1).view(np.int64), spans.reshape(-1)]
+        terms = packed.terms.reshape(-1).view(np.int64)
+        words = [packed.rows, terms, packed.spans.T.reshape(-1)]
         packed_words = torch.from_numpy(np.concatenate(words)).pin_memory()
         self._words.copy_(packed_words, non_blocking=True)
         self._weights.copy_(weights)
@@ -344,9 +344,9 @@ class _PlainPass(_Pass):
         """With every place of its group looked at for every draw."""
         self._weights.copy_(weights)
         self.load(gather(torch.from_numpy(packed.rows).to(weights.device)))
-        groups, room, segments = self._shape
-        total = torch.zeros(segments, weights.shape[1], dtype=torch.int64, device=weights.device)
-        per_group, of_draws = len(packed.draws) // groups, len(packed.draws) // segments
+        groups, room, draws = self._shape
+        total = torch.zeros(draws, weights.shape[1], dtype=torch.int64, device=weights.device)
+        per_group = draws // groups
         for group in range(groups):
             parts, placed = self._of_group(group)
             places = torch.arange(group * room, (group + 1) * room)
@@ -354,7 +354,7 @@ class _PlainPass(_Pass):
                 start, stop = packed.spans[number].tolist()
                 there = ((places >= start) & (places < stop)).to(weights.device)
                 own = packed.draws[number].lattice.clipped_sums(parts, there)
-                total[number // of_draws] += placed(own)
+                total[number] = placed(own)
         return total
 
     def _of_group(self, group: int) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:

@@ -510,7 +510,7 @@ def segment_sums(
     factors, _ = factors_and_finite(norms, bounds > 0, clips, bounds)
     passed = segment_kernel.cut_squares(parts, factors).sqrt() <= bounds * _PASSES
     factors = torch.where(passed, factors, 0.0)
-    return segment_kernel.sums(parts, factors, starts, stops, torch.int64)
+    return segment_kernel.sums(parts, factors, starts, stops)
 
 
 #: The lattice of a noise multiplier and a clip; a training has few.

@@ -3,7 +3,7 @@
 
 Rows are gradients of single records in parts (``lattice``), segments the draws that they are of.
 ``squares`` gives the squared norm of every row, ``cut_squares`` that of its integers, and
-``sums`` adds rows up: cut to integers, whose sums are exact in any order, or as floats.
+``sums`` adds up integers, which is exact in any order.
 
 Everything of a row is computed by one program from that row and its factor, in one order, so none
 of its bits depends on how many rows there are, where it stands or what is beside it. A number x of
@@ -67,41 +67,33 @@ def cut_squares(parts: Sequence[Part], factors: Tensor) -> Tensor:
     return found
 
 
-def sums(
-    parts: Sequence[Part], factors: Tensor, starts: Tensor, stops: Tensor, dtype: torch.dtype
-) -> list[Tensor]:
-    """The sum of each part over the rows of each segment, [segments, numbers].
+def sums(parts: Sequence[Part], factors: Tensor, starts: Tensor, stops: Tensor) -> list[Tensor]:
+    """The sum of each part's integers over the rows of each segment, [segments, numbers] int64.
 
     Args:
         parts: of all rows, contiguous.
         factors: [rows] in float64; a row of factor 0 adds nothing, whatever it holds.
         starts: [segments] the first row of each.
         stops: [segments] the row behind the last of each.
-        dtype: int64 cuts every number off to an integer; float32 adds up floats.
     """
-    found, cut = [], dtype == torch.int64
+    found = []
     for part in parts:
         length = math.prod(one.shape[1] for one in part)
-        out = torch.empty(len(starts), length, dtype=dtype, device=factors.device)
+        out = torch.empty(len(starts), length, dtype=torch.int64, device=factors.device)
         if len(part) == 2:
             high, (m, n) = _high(part[0]), (one.shape[1] for one in part)
-            left, right = (one.new_empty(one.shape, dtype=_kind(cut)) for one in part)
+            left, right = (one.new_empty(one.shape, dtype=torch.float64) for one in part)
             _scale[(len(factors),)](left, right, *part, factors, m, n, LINE=_LINE)
             _pair_sums[(-(-m // high), -(-n // _WIDE), len(starts))](
                 out, left, right, starts, stops, m, n,
-                CUT=cut, HIGH=high, WIDE=_WIDE, AHEAD=_AHEAD, num_warps=_WARPS,
+                HIGH=high, WIDE=_WIDE, AHEAD=_AHEAD, num_warps=_WARPS,
             )  # fmt: skip
         else:
             _row_sums[(-(-length // _COLUMNS), len(starts))](
-                out, part[0], factors, starts, stops, length, CUT=cut, ROWS=_ROWS, WIDE=_COLUMNS
+                out, part[0], factors, starts, stops, length, ROWS=_ROWS, WIDE=_COLUMNS
             )
         found.append(out)
     return found
-
-
-def _kind(cut: bool) -> torch.dtype:
-    """In which numbers are clipped and added up."""
-    return torch.float64 if cut else torch.float32
 
 
 def _high(left: Tensor) -> int:
@@ -195,63 +187,56 @@ if AVAILABLE:
         for start in range(0, m, LINE):
             at = start + tl.arange(0, LINE)
             g = _numbers(left + row * m, at, m, factor) * factor
-            tl.store(scaled + row * m + at, g.to(scaled.dtype.element_ty), mask=at < m)
+            tl.store(scaled + row * m + at, g, mask=at < m)
         for start in range(0, n, LINE):
             at = start + tl.arange(0, LINE)
             a = _numbers(right + row * n, at, n, factor)
-            tl.store(copied + row * n + at, a.to(copied.dtype.element_ty), mask=at < n)
+            tl.store(copied + row * n + at, a, mask=at < n)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pair_sums(  # type: ignore[no-untyped-def]
         out, left, right, starts, stops, m, n,
-        CUT: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,  # noqa: N803
+        HIGH: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
-        """A program makes a tile of the sum of a segment's outer products, which are scaled."""
+        """A program makes a tile of the sum of a segment's outer products, cut to integers."""
         segment = tl.program_id(2).to(tl.int64)
         down = tl.program_id(0) * HIGH + tl.arange(0, HIGH)[:, None]
         across = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
         start, stop = tl.load(starts + segment), tl.load(stops + segment)
-        total = tl.zeros([HIGH, WIDE], tl.float64 if CUT else tl.float32)
+        total = tl.zeros([HIGH, WIDE], tl.float64)
         for first in range(start, stop, AHEAD):
             for i in tl.static_range(AHEAD):  # whose numbers are on their way together
                 row = first + i
                 g = tl.load(left + row * m + down, mask=(down < m) & (row < stop), other=0.0)
                 a = tl.load(right + row * n + across, mask=(across < n) & (row < stop), other=0.0)
-                if CUT:
-                    size = _floor(
-                        tl.broadcast_to(tl.abs(g), [HIGH, WIDE]),
-                        tl.broadcast_to(tl.abs(a), [HIGH, WIDE]),
-                    )
-                    total += _signed(size, _sign(g) ^ _sign(a))
-                else:
-                    total += g * a
+                size = _floor(
+                    tl.broadcast_to(tl.abs(g), [HIGH, WIDE]),
+                    tl.broadcast_to(tl.abs(a), [HIGH, WIDE]),
+                )
+                total += _signed(size, _sign(g) ^ _sign(a))
         where = segment * m * n + down.to(tl.int64) * n + across
         there = (down < m) & (across < n)
-        tl.store(out + where, total.to(out.dtype.element_ty), mask=there)
+        tl.store(out + where, total.to(tl.int64), mask=there)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _row_sums(  # type: ignore[no-untyped-def]
         out, rows, factors, starts, stops, n,
-        CUT: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
+        ROWS: tl.constexpr, WIDE: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         """A program makes some columns of the sum of a segment's rows."""
         segment = tl.program_id(1).to(tl.int64)
         column = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
         start, stop = tl.load(starts + segment), tl.load(stops + segment)
-        total = tl.zeros([ROWS, WIDE], tl.float64 if CUT else tl.float32)
+        total = tl.zeros([ROWS, WIDE], tl.float64)
         for first in range(start, stop, ROWS):
             row = first + tl.arange(0, ROWS)[:, None].to(tl.int64)
             there = (row < stop) & (column < n)[None, :]
             x = tl.load(rows + row * n + column[None, :], mask=there, other=0.0)
             factor = tl.load(factors + row, mask=row < stop, other=0.0)
-            x = tl.where(factor > 0.0, x, 0.0)
-            if CUT:
-                x = x.to(tl.float64)
-                size = _floor(tl.abs(x), tl.broadcast_to(factor, [ROWS, WIDE]))
-                total += _signed(size, _sign(x))
-            else:
-                total += x * factor.to(tl.float32)
+            x = tl.where(factor > 0.0, x, 0.0).to(tl.float64)
+            size = _floor(tl.abs(x), tl.broadcast_to(factor, [ROWS, WIDE]))
+            total += _signed(size, _sign(x))
         tl.store(
-            out + segment * n + column, tl.sum(total, axis=0).to(out.dtype.element_ty),
+            out + segment * n + column, tl.sum(total, axis=0).to(tl.int64),
             mask=column < n,
         )  # fmt: skip

@@ -36,19 +36,25 @@ def zeros(size: int) -> bytes:
     return bytes(size)
 
 
-def moved(engine: Any, plan: Any, model: nn.Module, records: ClientRecords, **given: Any) -> Tensor:
-    """What one round took off the parameters."""
-    streams, loss = given.pop("streams"), given.pop("loss", cross_entropy)
-    path = given.pop("path", None)
-    experiment = Experiment(plan=plan, records=records, optimiser=STEP, streams=streams, **given)
+def moved(
+    engine: Any, plan: Any, model: nn.Module, records: ClientRecords, *others: Any,
+    streams: Streams, loss: Any = cross_entropy, path: str | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """What one round took off the parameters; then with other inputs in place of the records'."""
+    experiment = Experiment(plan=plan, records=records, optimiser=STEP, streams=streams)
     trained = engine(model, [experiment], loss=loss)
     if path is not None and isinstance(trained, BatchedEngine):
         assert trained.networks[0].path.kind == path
-    (state,) = trained.initial_states()
-    start = state.parameters.clone()
-    for _ in trained.rounds([state]):
-        pass
-    return (start - state.parameters).double().cpu()
+    found = []
+    for rows in (None, *others):
+        if rows is not None:
+            records.stored[0].copy_(torch.as_tensor(rows))
+        (state,) = trained.initial_states()
+        start = state.parameters.clone()
+        for _ in trained.rounds([state]):
+            pass
+        found.append((start - state.parameters).double().cpu())
+    return found
 
 
 def test_every_path_clips_the_gradient_of_all_rows_of_a_person(
@@ -81,7 +87,7 @@ def test_every_path_clips_the_gradient_of_all_rows_of_a_person(
     for engine, streams in itertools.product(
         ENGINES.values(), (Streams.seeded(1), Streams(None, zeros))
     ):
-        found = moved(engine, plan, model, records, streams=streams, path=network.path)
+        (found,) = moved(engine, plan, model, records, streams=streams, path=network.path)
         assert float((found - wanted).norm() / wanted.norm()) < 2e-4, (engine, streams.seed)
 
 
@@ -118,25 +124,31 @@ def test_a_person_of_forty_rows_moves_a_sum_by_the_clip_at_most(
     plan = make_plan([13], [[0]], batch_size=13, clip=CLIP, noise=[0.7 * 13], **given)
     streams = Streams.seeded(2) if source == "seed" else Streams(None, zeros)
 
-    def summed(rows: Any, *, there: bool = True) -> Tensor:
+    def summed(*many: Any, there: bool = True) -> list[Tensor]:
+        first, *others = (np.concatenate([rows, company]) for rows in many)
         records = ClientRecords(
-            np.concatenate([rows, company]), np.zeros(70, np.int64), indices=np.arange(13),
+            first, np.zeros(70, np.int64), indices=np.arange(13),
             offsets=np.array([0, 13]), dtype=torch.float64, device=device, persons=persons,
             unusable=None if there else np.arange(70) < 40,
         )  # fmt: skip
-        found = moved(ENGINES[engine], plan, Outputs(), records, streams=streams, loss=output)
-        return found * 13
+        how: Any = {"streams": streams, "loss": output}
+        return [
+            13 * one for one in moved(ENGINES[engine], plan, Outputs(), records, *others, **how)
+        ]
 
-    without = summed(np.ones((40, 3)), there=False)
-    assert float(without.norm()) > 0
-    for rows in (
+    present = (
         np.full((40, 3), 5.0),  # each alone is above the clip, in the same direction
         np.full((40, 3), CLIP / 8),  # each alone is far below it
         np.concatenate([np.full((39, 3), 1.0), [[1e150, np.inf, 0]]]),  # one of them is not finite
-    ):
-        change = float((summed(rows) - without).norm()) / CLIP
+        np.full((40, 3), -5.0),
+    )
+    (without,) = summed(np.ones((40, 3)), there=False)
+    assert float(without.norm()) > 0
+    sums = summed(*present)
+    for rows, total in zip(present, sums, strict=True):
+        change = float((total - without).norm()) / CLIP
         assert change < 1 + 1e-6
         if np.isfinite(rows).all() and person_rows == "sum":
             assert change > 0.999
-    other = summed(np.full((40, 3), -5.0)) - summed(np.full((40, 3), 5.0))
+    other = sums[3] - sums[0]
     assert 1.99 < float(other.norm()) / CLIP < 2 + 1e-6

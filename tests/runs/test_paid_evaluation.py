@@ -533,3 +533,30 @@ def test_a_sum_of_several_has_the_noise_it_says_and_each_as_much_as_its_promise_
         results_again(plan, data.task, charge, twice)
     with pytest.raises(InputError, match="does not keep the epsilon"):
         results_again(plan, data.task, replace(charge, alone={}), released)
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_arrays_of_a_config_say_whose_their_test_records_are(kind, tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    arrays = {
+        "train_inputs": x, "train_labels": (x[:, 0] > 0).astype(int),
+        "test_inputs": x[:90], "test_labels": (x[:90, 0] > 0).astype(int),
+        "test_clients": np.repeat(["3", "7"], [30, 60]),
+    }  # fmt: skip
+    np.save(tmp_path / "who.npy", np.repeat([3, 7], 200))
+    if kind == "npz":
+        np.savez(tmp_path / "mine.npz", **arrays)
+    else:
+        (tmp_path / "mine").mkdir()
+        for name, array in arrays.items():
+            np.save(tmp_path / "mine" / f"{name}.npy", array)
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta,size\n3,8,1e-5,200\n7,8,1e-5,200\n")
+    (tmp_path / "mine.toml").write_text(
+        '[population]\nclients = "clients.csv"\n[training]\nrounds = 2\ncohort_size = 2\n'
+        f'sampling_rate = 0.5\n[data]\nname = "./mine{".npz" * (kind == "npz")}"\nclasses = 2\n'
+        'partition = "column"\ncolumn = "who.npy"\n[model]\nname = "logistic"\n'
+        "[evaluation]\nshare = 0.2\n"
+    )
+    terms = configured_job(load_config(tmp_path / "mine.toml"), device="cpu").evaluation
+    assert dict(zip(terms.names, terms.records.tolist(), strict=True)) == {"3": 30, "7": 60}
