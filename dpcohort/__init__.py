@@ -22,7 +22,6 @@ from dpcohort._version import __version__
 
 if TYPE_CHECKING:
     from dpcohort.accounting import Contract as Contract
-    from dpcohort.accounting import audit_paper_noise as audit_paper_noise
     from dpcohort.accounting import calibrate_noise as calibrate_noise
     from dpcohort.accounting import certify_delta as certify_delta
     from dpcohort.accounting import certify_epsilon as certify_epsilon
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 _names, __getattr__, __dir__ = names_on_use(
     __name__,
-    accounting="Contract audit_paper_noise calibrate_noise certify_delta certify_epsilon",
+    accounting="Contract calibrate_noise certify_delta certify_epsilon",
     clients="PUBLIC Budget Client Population",
     config="load_config",
     data="load_dataset",

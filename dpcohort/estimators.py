@@ -18,6 +18,7 @@ alike. Trust is local: to pool the noise of a cohort use ``make_plan`` and ``tra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,16 +28,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.accounting import Contract
 from dpcohort.accounting._unit import UNITS
 from dpcohort.clients import Population
 from dpcohort.consent import typed
-from dpcohort.data import Dataset, Normalisation, PersonTerms, column_partition
+from dpcohort.data import Dataset, Normalisation, PersonTerms, TableColumns, column_partition
 from dpcohort.data._dataset import NO_CLASS
 from dpcohort.data._persons import check_persons
+from dpcohort.data._tables import columns_of_frame, place_of, places_of
 from dpcohort.engine import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
@@ -48,6 +50,9 @@ from dpcohort.training import Training
 
 __all__ = ["DPFederatedClassifier", "DPFederatedRegressor"]
 
+#: What a label is called that has no name; no column is.
+_LABEL = "(label)"
+_INFINITE = (math.inf, -math.inf)
 #: What stands for classes and bounds in a simulation that takes them from the records.
 FROM_DATA = "from-data"
 
@@ -60,6 +65,8 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     """
 
     bounds: Any = None
+    categories: Mapping[str, Any] | None = None
+    missing: Any = "middle"
     epsilon: Any = 1.0
     delta: Any = 1e-5
     model: str = "logistic"
@@ -91,7 +98,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         """Train on records of several clients.
 
         Args:
-            X: [records, features].
+            X: [records, features]; a DataFrame where ``bounds`` or ``categories`` are by column.
             y: the class or the number of each record.
             groups: the client of each record; without it all are one client's.
             persons: whose each record is: all records of one person are then protected together.
@@ -107,40 +114,45 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         stated = np.asarray(y)
         lost = np.zeros(stated.shape, np.bool_)
         private = self.simulate is None
-        if private and stated.dtype.kind == "f":
-            lost = ~np.isfinite(stated)
-            y = np.where(lost, 0.0, stated)
+        if stated.ndim == 1:  # of pandas' own kinds scikit-learn would make numbers
+            y = stated
+        if private and stated.dtype.kind in "fO":
+            lost = np.array([one is None or one != one or one in _INFINITE for one in stated.flat])
+            lost = lost.reshape(stated.shape)
+            y = stated.copy()
+            y[lost] = stated[~lost][0] if stated.dtype.kind == "O" and not lost.all() else 0.0
+        columns = self._columns(X)
         inputs, targets = validate_data(
             self,
             X,
             y,
-            dtype=np.float64,
+            **({"skip_check_array": True} if columns is not None else {"dtype": np.float64}),
             y_numeric=numeric,
             ensure_min_samples=2,
             ensure_all_finite=not private,
         )
+        if columns is not None:
+            targets = column_or_1d(y, warn=True)
         task, labels = self._read(targets)
         if lost.any():
             labels = np.where(lost.reshape(labels.shape), np.nan if numeric else NO_CLASS, labels)
-        low, high = self._feature_bounds(inputs)
-        self.feature_bounds_ = np.stack([low, high], axis=1)
-        middle, half = (low + high) / 2, (high - low) / 2
-        kept = np.clip(inputs, low, high).astype(np.float32)
+        kept, constants = self._scaled(inputs, columns)
         data = Dataset(
             name=type(self).__name__,
             train_inputs=kept,
             train_labels=labels,
             # Nothing is scored while it trains: `score` is for records of the caller's choice.
-            test_inputs=middle.astype(np.float32)[None, :],
+            test_inputs=np.array(constants.mean, np.float32)[None, :] * np.ones_like(kept[:1]),
             test_labels=labels[:1] * 0,
             classes=task.outputs,
-            normalisation=Normalisation(mean=tuple(middle.tolist()), std=tuple(half.tolist())),
+            normalisation=constants,
             task=task,
             test_public=True,  # it is none of the records
+            columns=columns,
         )
-        owners = _names("groups", "all" if groups is None else groups, len(inputs))
+        owners = _names("groups", "all" if groups is None else groups, len(kept))
         if persons is not None:
-            whose = _names("persons", persons, len(inputs))
+            whose = _names("persons", persons, len(kept))
             check_persons("persons", whose.tolist(), blank="refuse")
             terms = PersonTerms(rows_per_person=self.rows_per_person)
             grouped = terms.group(whose, owners)
@@ -194,6 +206,35 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         """What is predicted, and the targets as a model sees them."""
         raise NotImplementedError
 
+    def _columns(self, X: ArrayLike) -> TableColumns | None:  # noqa: N803
+        """What the columns of a DataFrame mean; None where bounds are those of an array."""
+        if not isinstance(self.bounds, Mapping) and self.categories is None:
+            return None
+        if not hasattr(X, "columns"):
+            given = type(X).__name__
+            raise InputError("X", given=given, allowed="a DataFrame: bounds are by column")
+        columns = TableColumns(
+            label=_LABEL,
+            bounds=dict(self.bounds or {}),
+            categories={name: list(some) for name, some in (self.categories or {}).items()},
+            missing=self.missing,
+        )
+        names = [*map(str, X.columns), _LABEL]
+        return replace(columns, features=columns.seen(dict.fromkeys(names, ())))
+
+    def _scaled(
+        self, inputs: Any, columns: TableColumns | None
+    ) -> tuple[NDArray[np.float32], Normalisation]:
+        """Inputs within their public bounds, and the constants that scale them from there."""
+        self.columns_ = columns
+        if columns is not None:
+            return columns.encode_inputs(columns_of_frame(inputs))[0], Normalisation()
+        low, high = self._feature_bounds(inputs)
+        self.feature_bounds_ = np.stack([low, high], axis=1)
+        middle, half = (low + high) / 2, (high - low) / 2
+        constants = Normalisation(mean=tuple(middle.tolist()), std=tuple(half.tolist()))
+        return np.clip(inputs, low, high).astype(np.float32), constants
+
     def _feature_bounds(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Smallest and largest value of each feature; public."""
         width = inputs.shape[1]
@@ -231,6 +272,9 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def _outputs(self, X: ArrayLike) -> NDArray[np.float32]:  # noqa: N803
         check_is_fitted(self)
+        if self.columns_ is not None:
+            rows = columns_of_frame(X)
+            return model_outputs(self.run_, self.columns_.encode_inputs(rows)[0])
         inputs = validate_data(self, X, reset=False, dtype=np.float64)
         low, high = self.feature_bounds_.T
         return model_outputs(self.run_, np.clip(inputs, low, high).astype(np.float32))
@@ -245,8 +289,12 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     Args:
         classes: all classes there can be, public; ``"from-data"`` in simulations only.
-        bounds: (low, high) of all features, or one pair for each; public. Values beyond are cut
-            off. ``"from-data"`` in simulations only.
+        bounds: (low, high) of all features, one pair for each, or pairs by column of a DataFrame
+            (two dates as text for a column of dates); public. Values beyond are cut off.
+            ``"from-data"`` in simulations only.
+        categories: of a DataFrame, the values that each column of text or codes can have; public.
+        missing: what a missing number of a DataFrame counts as: ``middle`` of its bounds,
+            ``indicator`` or a number; for all columns or by column.
         epsilon: of every client, or by the name of the group; ``fit`` may give others.
         delta: as ``epsilon``.
         model: a name for ``build_model``: ``logistic``, ``mlp``, or your own ``module:function``.
@@ -268,7 +316,8 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
     Attributes:
         classes_: the classes.
         n_features_in_: number of features.
-        feature_bounds_: (low, high) of each.
+        feature_bounds_: (low, high) of each feature of an array.
+        columns_: what columns of a DataFrame mean; None of arrays.
         run_: the training: ``run_.receipts()``, ``run_.plan``.
 
     Example:
@@ -301,12 +350,11 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         if len(classes) < 2:
             given = f"{len(classes)} class"
             raise InputError("classes", given=given, allowed="at least two; one class is no choice")
-        place = np.searchsorted(classes, targets) if targets.dtype.kind == classes.dtype.kind else 0
-        labels = np.minimum(np.broadcast_to(place, targets.shape), len(classes) - 1)
-        outside = classes[labels] != targets
-        if self.simulate is None:
-            labels = np.where(outside, NO_CLASS, labels)
-        elif outside.any():
+        # As they read: True, "true" and 1.0 are the same class wherever they come from.
+        places = places_of(classes.tolist())
+        distinct, which = np.unique(targets.astype(object).astype(str), return_inverse=True)
+        labels = np.array([place_of(one, places, NO_CLASS) for one in distinct.tolist()])[which]
+        if self.simulate is not None and (labels == NO_CLASS).any():
             raise InputError.because(
                 f"y has a class that is not among the public ones, {_shown(classes)}. Name all "
                 "that there can be, or correct the records."
@@ -335,6 +383,8 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
             simulations only.
         loss: ``squared``, ``huber``, ``quantile``, or your own ``module:function``.
         bounds: as those of `DPFederatedClassifier`, like everything that follows.
+        categories: of a DataFrame.
+        missing: of a DataFrame.
         epsilon: of every client, or by the name of the group; ``fit`` may give others.
         delta: as ``epsilon``.
         model: a name for ``build_model``.

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpcohort.errors import InputError
@@ -151,3 +152,67 @@ def test_persons_of_an_estimator_are_protected_with_all_their_records():
         model.fit(X, y, groups=ward, persons=who[:-1])
     with pytest.raises(InputError, match="different in every row"):
         model.fit(X, y, persons=np.arange(400))
+
+
+@pytest.fixture(scope="module")
+def people():
+    """A table as people have it, whether they are sick, and whose rows are whose."""
+    pandas = pytest.importorskip("pandas")
+    rng, rows = np.random.default_rng(0), 600
+    days = pandas.to_timedelta(rng.integers(0, 900, rows), "D")
+    frame = pandas.DataFrame(
+        {
+            "age": rng.integers(0, 100, rows).astype(float),
+            "sex": pandas.Categorical(rng.choice(["m", "f"], rows)),
+            "smoker": rng.random(rows) < 0.3,
+            "seen": pandas.Timestamp("2020-01-01") + days,
+        }
+    )
+    sick = frame.age + 20 * frame.smoker > 60
+    frame.loc[3, "age"] = np.nan
+    frame.loc[4, "sex"] = np.nan
+    frame.loc[5, "seen"] = pandas.NaT
+    return frame, sick, rng.choice(["x", "y"], rows)
+
+
+FRAME = {
+    "bounds": {"age": (0, 110), "seen": ("2020-01-01", "2023-01-01")},
+    "categories": {"sex": ["m", "f"], "smoker": [False, True]},
+    "missing": {"age": "indicator"},
+    "epsilon": 20.0,
+    "rounds": 20,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes"),
+    [
+        ("str", ["no", "yes"]),
+        ("object", ["no", "yes"]),
+        ("category", ["no", "yes"]),
+        ("bool", [False, True]),
+        ("boolean", [False, True]),
+        ("float64", [0, 1]),
+        ("Int64", [0.0, 1.0]),
+    ],
+)
+def test_labels_of_any_type_and_frames_as_people_have_them(people, kind, classes):
+    frame, sick, wards = people
+    labels = sick.map({False: "no", True: "yes"}) if "no" in classes else sick
+    labels = labels.astype(kind)
+    model = make_pipeline("passthrough", DPFederatedClassifier(classes=classes, **FRAME))
+    model.fit(frame, labels, dpfederatedclassifier__groups=wards)
+    assert model.score(frame, labels) > 0.9
+    assert set(model.predict(frame).tolist()) == set(classes)
+
+
+def test_a_frame_of_other_columns_is_refused_by_name(people):
+    frame, sick, _ = people
+    model = DPFederatedClassifier(classes=[False, True], **FRAME)
+    with pytest.raises(InputError, match="'smoker'"):
+        model.fit(frame[["age", "sex", "seen"]], sick)
+    with pytest.raises(InputError, match="a DataFrame: bounds are by column"):
+        model.fit(frame.to_numpy(), sick)
+    model.fit(frame.assign(age=frame.age.astype(object)), sick)
+    with pytest.raises(InputError, match="column = 'age'"):
+        model.predict(frame.drop(columns="age"))

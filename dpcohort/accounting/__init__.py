@@ -2,7 +2,7 @@
 """Noise from budgets, and epsilon from noise.
 
 ``calibrate_noise`` gives the smallest noise for a budget, ``certify_epsilon`` what a noise spends,
-by another computation; ``audit_paper_noise`` what the paper's formula really buys.
+by another computation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dpcohort.accounting._closed_forms import paper_noise_multiplier as paper_noise_multiplier
     from dpcohort.accounting._contract import Contract as Contract
     from dpcohort.accounting._deployed_noise import CALIBRATION_LIMIT as CALIBRATION_LIMIT
-    from dpcohort.accounting._deployed_noise import PaperAudit as PaperAudit
-    from dpcohort.accounting._deployed_noise import audit_paper_noise as audit_paper_noise
     from dpcohort.accounting._deployed_noise import deploy_noise as deploy_noise
     from dpcohort.accounting._deployed_noise import noise_levels as noise_levels
     from dpcohort.accounting._events import Event as Event
@@ -44,7 +42,7 @@ __all__, __getattr__, __dir__ = names_on_use(
     _charges="Charge Paid",
     _closed_forms="gaussian_delta gaussian_mu paper_noise_multiplier",
     _contract="Contract",
-    _deployed_noise="CALIBRATION_LIMIT PaperAudit audit_paper_noise deploy_noise noise_levels",
+    _deployed_noise="CALIBRATION_LIMIT deploy_noise noise_levels",
     _events="Event History affordable_steps calibrate_remaining certify_delta certify_epsilon",
     _risk="AttackRisk attack_risk charged_risk hull_corners of_two_clients promised_risk",
     _segments="Segment",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The noise of every client: what selection expects, what is really added, what the paper's buys.
+"""The noise of every client: what selection expects, and what is really added.
 
 Selection weighs clients by how fast their noise grows with their draws (:func:`noise_levels`); only
 probabilities are computed from that. The noise a client really adds (:func:`deploy_noise`) is
@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
+from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting._calibration import calibrate_noise
 from dpcohort.accounting._closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting._closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting._contract import Contract, Guard, promise_columns
+from dpcohort.accounting._contract import Contract, Guard
 from dpcohort.accounting._events import (
     Event,
     History,
@@ -32,7 +30,6 @@ from dpcohort.accounting._events import (
     excess_delta,
     root_near,
 )
-from dpcohort.accounting._sampler import Neighbours
 from dpcohort.accounting._segments import left_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
@@ -403,89 +400,3 @@ def noise_levels(
         level[private] = (contract.sensitivity / (size * mu)) ** 2
         floor[private] = 0.5 * (contract.sensitivity / batch) ** 2
     return level, floor
-
-
-# What the paper's noise really buys: declared against certified ε, and the variance wasted.
-#
-# The paper's noise (Lemmas 1 and 2, arXiv 2602.22633) is printed without a proof that covers fresh
-# batches and a record that is replaced, so it is checked here client by client: in most settings it
-# spends a fraction of the declared ε, at a few steps with a large ε it spends more than declared.
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperAudit:
-    """The paper's noise against the truth, one entry per client.
-
-    Attributes:
-        sampler: how batches are drawn.
-        neighbours: what counts as a neighbouring data set.
-        declared_epsilon: the ε the paper's formula was given.
-        paper_noise_multiplier: the z it prints, σ_k B_k / C.
-        certified_epsilon: an upper bound on the ε this z spends.
-        tight_noise_multiplier: the z that spends the declared ε.
-        wasted_variance: paper z² / tight z²; above 1 is noise without a gain in privacy.
-        holds: certified ε at most declared.
-
-    Example:
-        >>> audit = audit_paper_noise(epsilon=1.0, delta=1e-5, sampling_rate=0.2, steps=100)
-        >>> audit.sampler, audit.neighbours, bool(audit.holds.all())
-        ('fixed', 'replace-one', True)
-    """
-
-    sampler: str
-    neighbours: Neighbours
-    declared_epsilon: FloatArray
-    paper_noise_multiplier: FloatArray
-    certified_epsilon: FloatArray
-    tight_noise_multiplier: FloatArray
-    wasted_variance: FloatArray
-    holds: BoolArray
-
-
-def audit_paper_noise(
-    *,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    sampling_rate: ArrayLike,
-    steps: ArrayLike,
-    sampler: str = "fixed",
-    neighbours: str | None = None,
-) -> PaperAudit:
-    """Certify the noise multiplier of the paper's formula, and compare it with the tight one.
-
-    Args:
-        epsilon: declared ε_k > 0.
-        delta: δ_k in (0, 1).
-        sampling_rate: r_k in (0, 1].
-        steps: T_k T^l, at least 1.
-        sampler: ``fixed`` (the paper's own reading) or ``poisson``.
-        neighbours: ``replace-one`` or ``zero-out``; by default the sampler's own.
-
-    Returns:
-        Arrays of the broadcast shape, at least one-dimensional.
-
-    Example:
-        >>> audit = audit_paper_noise(epsilon=[1.0, 12.0], delta=1e-5,
-        ...                           sampling_rate=128 / 600, steps=1)
-        >>> (audit.certified_epsilon / audit.declared_epsilon).round(2)
-        array([0.67, 1.  ])
-        >>> audit.holds
-        array([ True, False])
-    """
-    contract = Contract.of("paper", sampler, neighbours)
-    given: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": sampling_rate}
-    given["steps"] = float_array("steps", steps, at_least=1)
-    promises: _Promises = dict(zip(given, np.atleast_1d(*promise_columns(**given)), strict=True))
-    paper = paper_noise_multiplier(**promises)
-    tight = calibrate_noise(**promises, **contract.sampling())
-    certified = _certified(promises, paper, contract.sampling())
-    return PaperAudit(
-        sampler=contract.sampler.name,
-        neighbours=contract.neighbours,
-        declared_epsilon=promises["epsilon"].copy(),
-        paper_noise_multiplier=paper,
-        certified_epsilon=certified,
-        tight_noise_multiplier=tight,
-        wasted_variance=(paper / tight) ** 2,
-        holds=certified <= promises["epsilon"],
-    )

@@ -177,6 +177,7 @@ train      Train; the ledger is written before every round, so a crash never hid
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 predict    Predict for the rows of a table: classes by name with probabilities, or numbers.
 export     Write the model with its preprocessing for other programs, and a model card beside it.
+coefficients  Show a linear model's coefficients with intervals: sampling error and noise together.
 verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 sign       Sign a finished run that verifies: who changes a file of it from then on needs the key.
@@ -197,7 +198,7 @@ _SHARED_HOMES = {
     "plan": ("plan", "explain", "what-if"),
     "tune": ("tune", "worth"),
     "train": ("train", "watch"),
-    "predict": ("predict", "export"),
+    "predict": ("predict", "export", "coefficients"),
     "verify": ("verify", "receipt"),
 }
 #: Commands of the laboratory, of which one without it is told where they are.

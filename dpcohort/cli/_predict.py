@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort predict`` and ``export``: the model of a run, on a table and for other programs."""
+"""``dpcohort predict``, ``export`` and ``coefficients``: what to do with the model of a run."""
 
 from __future__ import annotations
 
 import csv
 import io
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from dpcohort.atomic_file import write_text
-from dpcohort.cli._terminal import print_note, say
+from dpcohort.cli._terminal import (
+    JsonOption,
+    console,
+    new_table,
+    print_json,
+    print_note,
+    say,
+)
 from dpcohort.data import read_table
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
@@ -83,3 +91,49 @@ def export(
     for path in cards:
         write_text(path, model_card(read))
     say(f"Wrote {', '.join(map(str, (*files.values(), *cards)))}.")
+
+
+def coefficients(
+    run: Annotated[Path, Argument(metavar="RUN", help="A finished run of a linear model.")],
+    public: Annotated[
+        Path | None,
+        Option("--public", metavar="TABLE", help="Public rows whose inputs are like the clients'."),
+    ] = None,
+    confidence: Annotated[float, Option(help="Of the intervals.")] = 0.95,
+    csv_file: Annotated[
+        Path | None, Option("--csv", metavar="FILE.csv", help="Write the table here too.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a linear model's coefficients with intervals: sampling error and noise together."""
+    from dpcohort.runs._coefficients import coefficients as coefficients_of
+
+    rows = None if public is None else read_table(public)
+    found = coefficients_of(Run.load(run), rows, confidence=confidence)
+    if csv_file is not None:
+        fields = ("of", "name", "estimate", "error", "noise", "low", "high")
+        lines = [fields, *([getattr(one, field) for field in fields] for one in found.rows)]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        write_text(csv_file, text.getvalue())
+    if as_json:
+        print_json(asdict(found))
+        return
+    ends = f"{100 * confidence:g} % interval"
+    has_ratio = any(one.ratio for one in found.rows)
+    what = "ratio" if has_ratio else "coefficient"
+    table = new_table("", numbers=("coefficient", "error", "by noise", f"{what}, {ends}"))
+    for one in found.rows:
+        name = f"{one.of}: {one.name}" if one.of else one.name
+        numbers = (f"{value:.3g}" for value in (one.estimate, one.error, one.noise))
+        shown = "{:.3g} ({:.3g} to {:.3g})".format(
+            *(one.ratio or (one.estimate, one.low, one.high))
+        )
+        table.add_row(one_line(name), *numbers, shown)
+    console.print(table)
+    say(
+        f"{'Ratios of odds (of counts: of rates) are for' if has_ratio else 'For'} one unit more, "
+        f"or against the first category listed. Inputs are taken to be like {found.inputs}."
+    )
+    for words in found.remarks:
+        print_note(f"{words}.")

@@ -431,8 +431,10 @@ class TableColumns:
         self, name: str, cells: Sequence[Any], problems: Problems
     ) -> tuple[NDArray[np.float32], list[str]]:
         values = self.categories[name]
-        places, other = _places(values), len(values)
-        columns = _by_value(name, cells, lambda cell: _place(cell, places, other), problems, other)
+        places, other = places_of(values), len(values)
+        columns = _by_value(
+            name, cells, lambda cell: place_of(cell, places, other), problems, other
+        )
         hot = np.zeros((len(cells), len(values) + 1), np.float32)
         hot[np.arange(len(cells)), np.asarray(columns, np.int64)] = 1.0
         return hot, [*(f"{name} = {_word(one)}" for one in values), f"{name} = other"]
@@ -452,9 +454,11 @@ class TableColumns:
         return np.stack(columns, 1).astype(np.float32), names
 
     def _classes(self, cells: Sequence[Any], problems: Problems) -> NDArray[np.int64]:
-        places, name = _places(self.labels), self.targets[0]
+        places, name = places_of(self.labels), self.targets[0]
         classes = np.asarray(
-            _by_value(name, cells, lambda cell: _place(cell, places, NO_CLASS), problems, NO_CLASS),
+            _by_value(
+                name, cells, lambda cell: place_of(cell, places, NO_CLASS), problems, NO_CLASS
+            ),
             np.int64,
         )
         listed = ", ".join(map(_word, self.labels[:10]))
@@ -877,7 +881,7 @@ def _same(word: str) -> str:
     return word.lower() if word.lower() in _TRUTHS else word
 
 
-def _places(values: Sequence[Any]) -> dict[str, int]:
+def places_of(values: Sequence[Any]) -> dict[str, int]:
     """The place of each value, as it is written and as a number."""
     places: dict[str, int] = {}
     for read in (_same, _word):  # what is written comes first: it overwrites
@@ -885,7 +889,7 @@ def _places(values: Sequence[Any]) -> dict[str, int]:
     return places
 
 
-def _place(cell: Any, places: Mapping[str, int], other: int) -> int:
+def place_of(cell: Any, places: Mapping[str, int], other: int) -> int:
     word = "" if cell is None or (isinstance(cell, float) and cell != cell) else _word(cell)
     return places.get(word, places.get(_same(word), other) if word else other)
 

@@ -26,7 +26,7 @@ KEPT = frozenset(("moments.rounds", "moments.noise"))
 #: Least share of the mean eigenvalue that every direction counts with.
 _LEAST = 1e-6
 #: Variance and mean of a logarithm that are believed of counts.
-_SPREAD, _LOG_OF_MOST = 2.0, 10.0
+SPREAD, LOG_OF_MOST = 2.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Preconditioner:
         weights = torch.cat([parameters["1.weight"], parameters["1.bias"][:, None]], 1).double()
         weights = weights[0].cpu()
         mean = float(weights @ matrix[-1])
-        spread = min(max(float(weights @ matrix @ weights) - mean**2, 0.0), _SPREAD)
-        return max(largest, math.exp(min(mean + spread / 2, _LOG_OF_MOST)))
+        spread = min(max(float(weights @ matrix @ weights) - mean**2, 0.0), SPREAD)
+        return max(largest, math.exp(min(mean + spread / 2, LOG_OF_MOST)))
 
 
 def _whole(known: Mapping[str, Tensor]) -> Tensor:

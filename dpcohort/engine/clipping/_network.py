@@ -65,7 +65,7 @@ _CROWD = 129  # records of a batch as large as in training; a model may mix only
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
 _OFTEN = 20  # passes of the same shapes before eight workers record them; fewer gain less by it
-_SOME = 4  # shapes that are recorded that soon
+_SOME = 6  # shapes that are recorded that soon
 _OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 #: Relative differences from torch.func that are still rounding, in 64 bits and in 32.
 _AGREEMENT, _AGREEMENT_OF_FLOATS = 1e-9, 1e-5
@@ -94,15 +94,14 @@ RecordedPass = tuple[Function, Function]
 Gather = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 #: A local step of one draw, or of a part of its batch, around the two halves of its pass. ``begin``
-#: says whether all is finite besides what ``end`` needs; ``end`` adds to a sum, and if it is the
-#: last to do so scales it and adds the noise of rng.
+#: says whether all is finite besides what ``end`` needs; ``scale`` is a factor on each row, 0 of
+#: those that fill up a batch. ``end`` adds to a sum, and if it is the last to do so scales it and
+#: adds the noise of rng.
 _STEP = """
-def begin(rows, stored, labels, weights, clip, factor: float):
+def begin(rows, stored, labels, weights, clip, scale):
     inputs, targets = gather(rows, stored, labels)
     factors, finite{kept} = observe(weights, inputs, targets, clip)
-    if factor != 1.0:
-        factors = factors * factor
-    return bool(finite), [factors{kept}]
+    return bool(finite), [factors * scale{kept}]
 
 def end(into, found: List[Tensor], last: bool, scale: float, noise: Tensor,
         rng: Optional[Generator], spread: float):
@@ -145,10 +144,11 @@ def _does_a_step(
         stored[0].normal_(generator=rng[0])
     rows, clip, memory = torch.arange(len(alike[0])), weights.new_ones(1), torch.empty_like(weights)
     factors, _, *kept = halves[0](weights, *_one_batch(gather, rows, *stored), clip)
-    (total,) = halves[1](factors * torch.full_like(factors, 0.3), torch.ones_like(weights), *kept)
+    scale = torch.full_like(factors, 0.3)
+    (total,) = halves[1](factors * scale, torch.ones_like(weights), *kept)
     total.mul_(0.5).add_(memory.normal_(generator=rng[1]), alpha=0.25)
     into = torch.ones_like(weights)
-    finite, found = step[0](rows, *stored, weights, clip, 0.3)
+    finite, found = step[0](rows, *stored, weights, clip, scale)
     step[1](into, found, True, 0.5, memory, rng[2], 0.25)
     return finite and torch.equal(into, total)
 
