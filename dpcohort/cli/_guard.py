@@ -31,6 +31,7 @@ from dpcohort.deploy._monitoring import json_line, publish_metrics
 from dpcohort.deploy.guard._files import (
     check_unwritable,
     guarded_data,
+    identity_beside,
     load_identity,
     make_identity,
 )
@@ -189,6 +190,56 @@ def check(
     on = "your records" if held is not None else "made-up records"
     size = f"{try_model(found, held):,} parameters"
     say(f"Tried: {found.model.name} has {size}; a step on {on} works.")
+
+
+@guard.command("decide")
+def decide(
+    run: Annotated[str, Argument(metavar="RUN", help="A run that the terms propose.")],
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
+    data: DataOption,
+    ledger: Annotated[Path, Option(help="The client's ledger.")],
+    counter: CounterOption = None,
+    accept: Annotated[bool, Option("--accept", help="Accept it.")] = False,
+    refuse: Annotated[
+        str | None, Option(metavar="REASON", help="Refuse it; the operator is told why.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a proposed run would do and spend; accept or refuse it, signed in the ledger."""
+    from dpcohort.deploy.guard._start import (
+        check_identity,
+        check_terms,
+        decide_run,
+        open_ledger,
+        proposal_in_words,
+    )
+
+    check_unwritable(terms, "terms")
+    found = GuardTerms.from_toml(terms)
+    if data is None:
+        raise InputError.because("give --data FILE: what a run spends depends on their number.")
+    if accept and refuse is not None:
+        raise InputError.because("give either --accept or --refuse REASON.")
+    held = guarded_data(data, found)
+    runs = check_terms(found, len(held))
+    with open_ledger(ledger, held, found, runs, counter=counter) as opened:
+        lines = proposal_in_words(found, run, len(held), opened.accepted(found.dataset))
+        before = opened.decided(found.dataset).get(run)
+        state = "not decided" if before is None else "accepted" if before.accepted else "refused"
+        if accept or refuse is not None:
+            state = "accepted" if accept else "refused"
+            said: dict[str, Any] = {"accepted": accept, "reason": refuse or ""}
+            said["identity"] = check_identity(found) or identity_beside(ledger)
+            decide_run(found, run, len(held), opened, **said)
+    if as_json:
+        print_json({"run": run, "decision": state, "words": lines})
+        return
+    for line in lines:
+        say(line)
+    if accept or refuse is not None:
+        say(f"{run}: {state}, signed in {ledger}. A guard that runs knows it from now on.")
+    else:
+        say(f"{run}: {state}. Decide with --accept, or --refuse REASON.")
 
 
 @guard.command("allow-code")

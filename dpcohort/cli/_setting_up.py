@@ -163,7 +163,12 @@ def _suggestions(config: Config) -> list[str]:
         config=counted,
     )
     changes = changes_for(settings, counted, population)
-    return [change for change in changes if change.partition(".")[0] in config.values]
+    left_out = set() if "dimension" in config.values["training"] else {"training.dimension"}
+    return [
+        change
+        for change in changes
+        if change.partition(".")[0] in config.values and change.partition("=")[0] not in left_out
+    ]
 
 
 def _for_table(

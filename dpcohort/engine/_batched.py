@@ -93,6 +93,7 @@ _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private draws at a tim
 _JOINED_ON = {"cuda"}  # devices on which private draws share passes
 _KEYS_AT_A_TIME = 1 << 25  # for batches that a device draws
 _READY = 4  # tasks for each worker that are made ready while the round before is computed
+_ALONE_MULTIPLE = 16  # of the width of a draw's own pass
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort whose number is not the last one's
 
@@ -158,7 +159,10 @@ class BatchedEngine(Engine):
             others = (alone.for_another_thread() for _ in range(self.workers - 1))
             self._isolated = [alone, *others]
             self.isolated = alone
-        first = ClippedNetwork(self._model, loss, inputs, targets)
+        #: The closed form of a linear model, on a CPU.
+        self._linear = LinearModel.of(self._model, loss, inputs, targets)
+        path = None if self._linear is None else self._linear.path
+        first = ClippedNetwork(self._model, loss, inputs, targets, path=path)
         copies = [
             ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
             for _ in range(self.workers - 1)
@@ -172,8 +176,6 @@ class BatchedEngine(Engine):
         self._drawn_ahead: list[Draw] = []
         if self._is_private and self._device.type in _JOINED_ON:
             self._joined = alone.joined_draws(self._records.gather, self.micro_batch)
-        #: The closed form of a linear model, on a CPU.
-        self._linear = LinearModel.of(self._model, loss, inputs, targets)
         self._joins_draws = (
             not on_cpu
             and not self._is_private
@@ -413,6 +415,8 @@ class BatchedEngine(Engine):
                 gather=None if self._records.transform else self._records.gather_from,
                 stored=self._records.stored,
             )
+            if self._isolated:
+                self._isolated[0].record_frequent_passes(parameters[0], workers=self.workers)
             if self.workers == 1:
                 for task in tasks:
                     run(task)
@@ -586,18 +590,24 @@ class BatchedEngine(Engine):
         Between operations Python's lock is needed, of which there is one for all workers.
         """
         ready = self._ready.pop(_key(draw), None) or _ready(draw)
-        step = network.steps.get(ready.rows.size)
+        width = _width_of(draw, ready.rows.size)
+        step = network.steps.get(width)
         left = replace(draw, known_rows=ready.rows)
-        if step is None:
+        if step is None or width == 0:
             return left
         begin, end = step
         merged = draw.experiment.only_sum_counts
+        rows = np.full(width, ready.rows[0])
+        rows[: ready.rows.size] = ready.rows
+        weights = parameters[draw.number][None]
+        scale = weights.new_zeros(1, width)
+        scale[:, : ready.rows.size] = ready.scale if merged else 1.0
         finite, found = begin(
-            torch.from_numpy(ready.rows),
+            torch.from_numpy(rows),
             *self._records.stored,
-            parameters[draw.number][None],
+            weights,
             self._clips[draw.number],
-            ready.scale if merged else 1.0,
+            scale,
         )
         if not finite:
             return left
@@ -758,8 +768,11 @@ class BatchedEngine(Engine):
             total += sums
             network.raw_nonfinite_count += lost
             return
-        multiple = 1 if len(draws) == 1 else _WIDTH_MULTIPLE
-        rows, mask = pad_batches([draw.rows(step) for draw in draws], multiple=multiple)
+        batches = [draw.rows(step) for draw in draws]
+        multiple = _WIDTH_MULTIPLE
+        if len(draws) == 1:
+            multiple = max(1, _width_of(draws[0], batches[0].size))
+        rows, mask = pad_batches(batches, multiple=multiple)
         if rows.shape[1] == 0:
             return
         inputs, targets = self._records.gather(rows.reshape(-1))
@@ -868,6 +881,13 @@ def _ready(draw: Draw) -> _Ready:
         rng = draw.experiment.streams.generator("noise", **draw.name, step=0)
     rows = np.require(draw.rows(0), requirements="W")
     return _Ready(rows, rng, draw.scale(0), spread)
+
+
+def _width_of(draw: Draw, rows: int) -> int:
+    """Rows of a pass of one draw: batches of any size come in few widths, which are recorded."""
+    if draw.experiment.plan.contract.sampler.has_constant_batches:
+        return rows
+    return -(-rows // _ALONE_MULTIPLE) * _ALONE_MULTIPLE
 
 
 def _key(draw: Draw) -> tuple[int, ...]:

@@ -11,10 +11,10 @@ from what the model is proved to do, never from what it did when it was tried:
 :meth:`~dpcohort.engine.clipping.ClippedNetwork.own_gradients` of many records at once. Each row of
 a product of matrices is added up from one row of the inputs, so that no number of a record meets
 one of another. In which order it is added up could still depend on its place and on how many there
-are. So a pass has one of a few sizes, by the public size of a batch, and is filled up with blank
-records, which add nothing; matrices begin each line at a whole cache line; and, as what multiplies
-them on this machine is not ours, it is tried at the start, on made-up records: at each size, at
-each place, beside whatever neighbours, a record's gradient must have the same bits. A record that a
+are. So a pass has one of a few sizes, and is filled up with blank records, which add nothing;
+matrices begin each line at a whole cache line; and, as what multiplies them on this machine is not
+ours, it is tried at the start, on made-up records: at each size, at each place, beside whatever
+neighbours, a record's gradient must have the same bits. A record that a
 layer cannot take (a token that it does not know) has a gradient that is not a number; should one
 fail all the same, each record of its pass is computed beside blanks, which is the same to the bit.
 
@@ -150,10 +150,25 @@ class IsolatedModel:
         if self._network is not None:
             path = self._network.path
             other._network = ClippedNetwork(self._known, self._loss, *self._made_up(1), path=path)
+            other._network.own_passes = self._network.own_passes
         elif self.path.kind == "process":
             with suppress(InputError):  # where only the first can have processes, all share them
                 other._alone = self._gradients_alone()
         return other
+
+    def record_frequent_passes(self, weights: Tensor, *, workers: int) -> None:
+        """Record passes that come often, where they are tried as the others were.
+
+        Args:
+            weights: [D], any.
+            workers: how many threads run passes, none of them now.
+        """
+        if self._network is None or not self._network.record_own_gradients(
+            weights, workers=workers
+        ):
+            return
+        if not self._is_tried(self._network):
+            self._network.own_passes.update(dict.fromkeys(self._network.own_passes))
 
     def joined_draws(self, gather: Callable[[Tensor], Any], most_rows: int) -> JoinedDraws | None:
         """What adds up many draws in one pass; None where records are computed one by one.
@@ -193,8 +208,8 @@ class IsolatedModel:
             return self._linear.integer_sums(
                 torch.stack(list(weights)), rows, gather, batch_sizes, lattices=lattices
             )
-        draws = zip(weights, lattices, rows, batch_sizes, strict=True)
-        return torch.stack([self._sum_of_one(*one[:3], gather, one[3]) for one in draws])
+        draws = zip(weights, lattices, rows, strict=True)
+        return torch.stack([self._sum_of_one(*one, gather) for one in draws])
 
     def clipped_sum(
         self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
@@ -203,17 +218,19 @@ class IsolatedModel:
         return self.clipped_sums([weights], [lattice], [rows], gather, [batch_size])[0]
 
     def _sum_of_one(
-        self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather, batch_size: int
+        self, weights: Tensor, lattice: Lattice, rows: IntArray, gather: Gather
     ) -> Tensor:
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        size = next((size for size in self._sizes if size >= batch_size), None)
-        size = size or (self._sizes[-1] if self._sizes else self._at_a_time)
-        for start in range(0, len(rows), size):
-            records = gather(rows[start : start + size])
+        start, most = 0, self._sizes[-1] if self._sizes else self._at_a_time
+        while start < len(rows):
+            left = min(len(rows) - start, most)
+            records = gather(rows[start : start + left])
             if self._alone is not None:
                 total += lattice.clipped_sum(self._alone([weights], records))
-            else:
-                total += self._pass(weights, lattice, records, range(len(records[0])), size)
+            else:  # no more of the pass is blank than need be: a record's bits are the same in all
+                size = next(size for size in self._sizes if size >= left)
+                total += self._pass(weights, lattice, records, range(left), size)
+            start += left
         return total
 
     @torch.no_grad()
@@ -274,7 +291,9 @@ class IsolatedModel:
         if kind != "cpu" and any(not table.weight.requires_grad for table in tables):
             return None, "a token that a frozen table does not have would end all work on a GPU"
         with one_thread_each():
-            network = ClippedNetwork(known, self._loss, *self._made_up(3))
+            linear = LinearModel.of(known, self._loss, *self._blanks)
+            path = None if linear is None else linear.path
+            network = ClippedNetwork(known, self._loss, *self._made_up(3), path=path)
             if network.path.kind != "stacked":
                 return None, network.path.reason
             kept = _KEPT_NUMBERS.get(kind, 1) // network.path.floats_per_example
@@ -283,7 +302,6 @@ class IsolatedModel:
             if not self._is_tried(network):
                 self._sizes = ()
                 return None, "on this machine a record's last bits depend on the others in a batch"
-            linear = LinearModel.of(known, self._loss, *self._blanks)
             if linear is not None and linear.keeps_apart(
                 self._shaken(), *self._made_up(linear.line)
             ):

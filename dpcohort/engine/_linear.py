@@ -30,7 +30,7 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort import tasks
 from dpcohort._validate import IntArray
 from dpcohort.engine._lattice import Lattice, cut_sum, factors_and_finite
-from dpcohort.engine.clipping import FlatLayout, Loss, clip_factors
+from dpcohort.engine.clipping import ClippingPath, FlatLayout, Loss, clip_factors
 from dpcohort.engine.clipping import _per_example as per_example
 from dpcohort.models._apart import not_proved_apart
 from dpcohort.models._each_alone import treats_alike
@@ -136,6 +136,12 @@ class LinearModel:
             and all(parameter.requires_grad for parameter in layers[0].parameters())
         )
         return cls(layers[0], loss, FlatLayout(model), inputs, targets) if fits else None
+
+    @property
+    def path(self) -> ClippingPath:
+        """How its gradients are clipped."""
+        reason = "one linear layer, whose gradients have a closed form"
+        return ClippingPath("stacked", reason, 6 * self._each * self._outputs)
 
     def draws_at_a_time(self, batch_size: int) -> int:
         """How many draws of this public size are worth a pass of one processor."""

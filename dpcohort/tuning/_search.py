@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from dpcohort.data import Dataset, Normalisation, Partition, Persons, load_datas
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.metrics import trivial_outputs
 from dpcohort.progress import Progress, silent
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs import (
     Job,
     Run,
@@ -363,6 +364,15 @@ def _public_clients(config: Config, data: Dataset, population: Population) -> In
     return np.concatenate([np.asarray(partition.client(k)) for k in places])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trial(Job):
+    """A job of which nothing but the test loss is wanted."""
+
+    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
+        """Nothing: metrics of models that nobody keeps would take longer than training them."""
+        return {"warnings": []}
+
+
 @dataclass(eq=False)
 class Bench:
     """Scores settings on data sets; each is trained once.
@@ -423,7 +433,7 @@ class Bench:
             str(config.values["selection"]),
         )
         if alike not in self._plans:
-            self._plans[alike] = configured_job(
+            job = configured_job(
                 config,
                 data=data,
                 population=self.population,
@@ -431,6 +441,7 @@ class Bench:
                 shift=seed,
                 device=self.device,
             )
+            self._plans[alike] = _Trial(**{one.name: getattr(job, one.name) for one in fields(Job)})
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
         plan = replace(job.plan, training=training)

@@ -191,7 +191,7 @@ out letter registry picture figure csv backup keep to socket folder tensorboard 
 rule eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges
 dataset neighbours across_runs per until person unit head setting superlink category leave_out
-latex require pull backend onnx sklearn torch csv_file serve metrics
+latex require pull backend onnx sklearn torch csv_file serve metrics refuse
 """
 OTHERS = frozenset(_OTHERS.split())
 #: Where a name means something else: what is written, or a name of the user's.

@@ -62,6 +62,7 @@ def test_it_answers_readers_with_the_token_alone(run):
     for url in (*asked, urllib.request.Request(link, data=b"x", method="POST")):
         with pytest.raises(HTTPError) as refused:
             urllib.request.urlopen(url)
+        refused.value.close()
         assert refused.value.code in (403, 404, 501)
 
 

@@ -279,6 +279,9 @@ def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume:
         )
     elif hello.dimension != job.dimension or hello.layout != job.layout:
         found.append("its model has other parameters than the server's: other versions")
+    if hello.accepted is None and hello.refused is not None:
+        why = f": {hello.refused}" if hello.refused else ""
+        return [*found, f"its owner has refused the run {federation.run!r}{why}"]
     if hello.accepted is None:
         return [*found, f"its owner has not accepted the run {federation.run!r}"]
     if hello.plan is not None and hello.plan != plan.sha256:

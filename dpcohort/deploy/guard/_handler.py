@@ -194,6 +194,8 @@ class GuardHandler:
         if message.protocol != PROTOCOL:
             raise RefusedError("malformed", f"this guard speaks protocol {PROTOCOL}")
         accepted, counted = None, 0
+        with _ledger_in_use():
+            decision = self._ledger.decided(self.terms.dataset).get(message.run)
         try:
             terms = self._accepted(message.run)
         except RefusedError as refused:
@@ -218,6 +220,7 @@ class GuardHandler:
             model=self._model,
             layout=self._trainer.layout,
             accepted=accepted,
+            refused=None if decision is None or decision.accepted else decision.reason,
             plan=self._plans.get(message.run),
             counted=counted,
             key=self.key,

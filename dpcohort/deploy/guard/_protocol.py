@@ -104,6 +104,7 @@ class Hello(Message, kind="hello"):
         layout: hash of the order of its parameters.
         accepted: the run's accepted terms, ``RunTerms.to_dict()`` and ``batch_size``, of a pool its
             ``outline()``; None if the owner has not accepted the run.
+        refused: why the owner has refused the run, None if it has not.
         plan: hash of the plan the owner accepted the run for, None for any.
         counted: draws and reports of this run that are counted.
         key: Ed25519 public key of its signatures, hexadecimal.
@@ -119,6 +120,7 @@ class Hello(Message, kind="hello"):
     model: str
     layout: str
     accepted: dict[str, Any] | None
+    refused: str | None = None
     plan: str | None
     counted: int
     key: str

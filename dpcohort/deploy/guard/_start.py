@@ -41,7 +41,7 @@ from dpcohort.deploy.guard._training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger._counter import counter_path
 from dpcohort.deploy.ledger._spending import counted_relation, fits_cap, spent_epsilon
-from dpcohort.deploy.ledger._terms import AcceptedGroup
+from dpcohort.deploy.ledger._terms import AcceptedGroup, evaluation_of
 from dpcohort.deploy.secure_aggregation import Identity, MaskedRound, Member, cohort_sha256
 from dpcohort.engine import Lattice
 from dpcohort.errors import DataMissingError, InputError
@@ -415,7 +415,13 @@ def open_ledger(
         _register(ledger, terms, data.fingerprint)
         known = ledger.accepted(terms.dataset)
         computed = {run.run for run in terms.runs if run.least_noise_multiplier is None}
+        decided = ledger.decided(terms.dataset) if terms.ask_owner else {}
+        owned = {name: one.run for one in terms.runs for name in (one.run, evaluation_of(one.run))}
         for run, accepted in runs.items():
+            if terms.ask_owner and run not in known:
+                decision = decided.get(owned[run])
+                if decision is None or not decision.accepted:
+                    continue  # its owner has not decided, or has refused it
             if run in computed and run in known:
                 # The noise was computed then and is fixed since; today's last digit may be another.
                 least = known[run].least_noise_multiplier
@@ -430,6 +436,97 @@ def open_ledger(
         ledger.close()
         raise
     return ledger
+
+
+def decide_run(
+    terms: GuardTerms,
+    run: str,
+    records: int,
+    ledger: ClientLedger,
+    *,
+    accepted: bool,
+    reason: str = "",
+    identity: Identity,
+) -> None:
+    """Write the owner's decision on a run of the terms into its ledger, signed.
+
+    Args:
+        terms: of the guard, with the run.
+        run: its name.
+        records: number of records.
+        ledger: of the guard, with the data registered or not yet.
+        accepted: or refused.
+        reason: for the operator, who is told.
+        identity: signs.
+
+    Raises:
+        InputError: there is no such run, or it is accepted already.
+    """
+    known, proposed = ledger.accepted(terms.dataset), proposed_run(terms, run).accepted(records)
+    if accepted and known.keys() >= proposed.keys():
+        raise InputError("run", given=run, allowed="a run that is not accepted already")
+    ledger.decide(
+        terms.dataset,
+        run,
+        proposed,
+        accepted=accepted,
+        reason=reason,
+        key=identity.public,
+        sign=identity.sign_bytes,
+    )
+
+
+def proposed_run(terms: GuardTerms, run: str) -> AcceptedRun:
+    """A run of the terms.
+
+    Raises:
+        InputError: they have none of that name.
+    """
+    found = {one.run: one for one in terms.runs}
+    if run not in found:
+        allowed = f"one of {', '.join(found) or 'none'}, as [[runs]] of the terms say"
+        raise InputError("run", given=run, allowed=allowed)
+    return found[run]
+
+
+def proposal_in_words(
+    terms: GuardTerms, run: str, records: int, known: Mapping[str, RunTerms]
+) -> list[str]:
+    """A proposed run as its owner reads it before deciding, a line for each thing.
+
+    Args:
+        terms: of the guard, with the run.
+        run: its name.
+        records: number of records.
+        known: the runs that the ledger has accepted, with their terms.
+
+    Raises:
+        DpcohortError: the terms cannot be kept.
+    """
+    proposed = proposed_run(terms, run)
+    found = check_terms(terms, records)
+    asked = {name: found[name] for name in proposed.accepted(records)}
+    cap, before = terms.cap(), {name: one for name, one in known.items() if name not in asked}
+    spends, spent = (
+        spent_epsilon(cap, [(one, one.draws) for one in some]) if some else 0.0
+        for some in (tuple(asked.values()), tuple(before.values()))
+    )
+    both = spent_epsilon(cap, [(one, one.draws) for one in {**before, **asked}.values()])
+    model, columns = terms.model, () if terms.table is None else terms.table.columns.features
+    features = ", ".join(columns) if columns else f"all {math.prod(model.input_shape)} numbers"
+    code = "; ".join(f"{name}, {one}" for name, one in third_party_code(model).items())
+    left = terms.lifetime_epsilon - both
+    verdict = f"{max(0.0, left):.5g} would be left after it"
+    if not fits_cap(cap, [(one, one.draws) for one in {**before, **asked}.values()]):
+        verdict = "together that is MORE than your data may spend: draws would be refused"
+    return [
+        _run_in_words(proposed, asked[run]),
+        f"Model: {model.name} on {features} of each {terms.unit.name}, for {model.classes} "
+        f"{'classes' if model.predicts.predicts_classes else 'output(s)'}.",
+        f"Code: {code or 'none but that of dpcohort'}.",
+        f"It would spend epsilon {spends:.5g}; accepted before {spent:.5g}, of "
+        f"{terms.lifetime_epsilon:g} {terms.per.scope}; {verdict}.",
+    ]
 
 
 def pin_ledger(

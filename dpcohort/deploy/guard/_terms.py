@@ -452,6 +452,8 @@ class GuardTerms(Format):
             none. ``dpcohort guard identity`` makes one.
         closed_runs: runs that are answered no longer, though the ledger knows them as accepted.
         allowed_users: user ids that may ask; names are looked up when the file is read.
+        ask_owner: the runs here are proposals: of each nothing is answered before the owner has
+            accepted it with ``dpcohort guard decide``.
         same_user: let the guard's own user ask too. For a trial: such a user could as well open
             the data.
         socket_group: group the socket is given to, so that a client app in it can connect; None
@@ -482,6 +484,7 @@ class GuardTerms(Format):
     identity: str = ""
     closed_runs: Annotated[tuple[str, ...], _names("a list of names of runs")] = ()
     allowed_users: Annotated[tuple[int, ...], PlainValidator(_user_ids)] = ()
+    ask_owner: bool = False
     same_user: bool = False
     socket_group: Annotated[str | None, PlainValidator(_group)] = None
     ledger_id: Annotated[
@@ -660,7 +663,7 @@ def terms_from_plan(
         table: how the client's table is read.
         persons: how the rows of a person are used, of a plan for persons.
         allowed_users: users that may ask.
-        same_user: the guard's own user may ask, for a trial.
+        same_user: the guard's own user may ask, for a trial; else its owner decides of the run.
         answer_seconds: when answers leave.
         members: where noise is distributed, the public key of every drawn client, by its id.
 
@@ -699,6 +702,7 @@ def terms_from_plan(
         "lifetime_epsilon": epsilon,
         "lifetime_delta": delta,
         "allowed_users": list(allowed_users),
+        "ask_owner": not same_user,
         "same_user": same_user,
         "answer_seconds": float(answer_seconds),
         **model.said,

@@ -12,7 +12,7 @@ import hashlib
 import json
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from dpcohort.deploy.ledger._counter import (
 from dpcohort.deploy.ledger._reading import lifetime_receipt
 from dpcohort.deploy.ledger._receipt import LifetimeReceipt
 from dpcohort.deploy.ledger._spending import Certified, check_cap, fitting_steps
-from dpcohort.deploy.ledger._state import LedgerState
+from dpcohort.deploy.ledger._state import Decision, LedgerState
 from dpcohort.deploy.ledger._store import Entry, LedgerStore
 from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
@@ -140,6 +140,46 @@ class ClientLedger(AbstractContextManager["ClientLedger"]):
             if known is None or known.terms != terms:
                 self._append("accept", {"terms": terms.to_dict()}, dataset=dataset, run=run)
         self._advance()
+
+    def decide(
+        self,
+        dataset: str,
+        run: str,
+        proposed: Mapping[str, RunTerms],
+        *,
+        accepted: bool,
+        reason: str,
+        key: str,
+        sign: Callable[[bytes], str],
+    ) -> None:
+        """Write an owner's signed decision down, and accept the terms if it is for them.
+
+        Args:
+            dataset: the registered data set.
+            run: that was proposed.
+            proposed: its terms by name: the run's, and those of an evaluation.
+            accepted: or refused.
+            reason: for the operator, who is told.
+            key: Ed25519 public key of the owner, hexadecimal.
+            sign: signs with it.
+
+        Raises:
+            InputError: no such data set, or the run is accepted already.
+            BudgetExceededError: the terms allow more than the (ε, δ) they state.
+        """
+        said = {name: terms.to_dict() for name, terms in proposed.items()}
+        decision = Decision(accepted, said, reason, key, "")
+        signed = decision._replace(signature=sign(decision.content(self.id, dataset, run)))
+        with self._writing():
+            self._append("decide", signed._asdict(), dataset=dataset, run=run)
+        self._advance()
+        for name, terms in proposed.items() if accepted else ():
+            self.accept(dataset, name, terms)
+
+    def decided(self, dataset: str) -> dict[str, Decision]:
+        """What the owner last decided of each run that was proposed, by its name."""
+        with self._writing():
+            return dict(self._state.decisions.get(dataset, {}))
 
     def reserve(self, key: DrawKey, event: Event, *, clip: float) -> None:
         """Count a draw; when this returns it is on disk, and only then may it be computed.

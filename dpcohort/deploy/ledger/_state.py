@@ -8,9 +8,10 @@ could not have been written is found even if its hash is right.
 from __future__ import annotations
 
 import bisect
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpcohort.accounting import Event
 from dpcohort.deploy._formats import checked_name
@@ -19,9 +20,49 @@ from dpcohort.deploy.ledger._spending import Counted, Run, fits_cap, with_one_mo
 from dpcohort.deploy.ledger._store import FIRST_LINK, Entry
 from dpcohort.deploy.ledger._terms import DrawKey, LifetimeCap, Period, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
+from dpcohort.signatures import is_signed
 
 #: What a row can be; for each kind there is a method that checks it.
-_KINDS = ("opened", "dataset", "accept", "reserve", "release", "unmask", "discard", "clock")
+_KINDS = (
+    "opened",
+    "dataset",
+    "decide",
+    "accept",
+    "reserve",
+    "release",
+    "unmask",
+    "discard",
+    "clock",
+)
+
+
+class Decision(NamedTuple):
+    """What an owner decided of a proposed run, signed.
+
+    Attributes:
+        accepted: or refused.
+        terms: of the proposal, as ``RunTerms.to_dict()``.
+        reason: of the owner, for the operator.
+        key: Ed25519 public key of the owner's guard, hexadecimal.
+        signature: over ledger, data set, run and the above.
+    """
+
+    accepted: bool
+    terms: dict[str, Any]
+    reason: str
+    key: str
+    signature: str
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Decision:
+        """From a row's content."""
+        return cls(**{name: content[name] for name in cls._fields})
+
+    def content(self, ledger: str, dataset: str, run: str) -> bytes:
+        """What is signed."""
+        said = [ledger, dataset, run, self.accepted, self.terms, self.reason]
+        text = json.dumps(["dpcohort decision 1", *said], sort_keys=True, allow_nan=False)
+        return text.encode()
 
 
 @dataclass
@@ -73,6 +114,7 @@ class LedgerState:
         ledger: the ledger's id.
         caps: lifetime cap of each data set.
         accounts: for each data set, its accepted runs by name.
+        decisions: for each data set, what its owner last decided of a run that was proposed.
         hashes: hash of each row, in order.
         clock: the time, which only moves forward.
     """
@@ -81,6 +123,7 @@ class LedgerState:
         self.ledger = ""
         self.caps: dict[str, LifetimeCap] = {}
         self.accounts: dict[str, dict[str, Account]] = {}
+        self.decisions: dict[str, dict[str, Decision]] = {}
         self.hashes: list[str] = []
         self.clock = MonotoneClock()
 
@@ -218,6 +261,8 @@ class LedgerState:
             case "dataset":
                 self.caps[dataset] = LifetimeCap(**content["cap"])
                 self.accounts[dataset] = {}
+            case "decide":
+                self.decisions.setdefault(dataset, {})[run] = Decision.of(content)
             case "accept":
                 self.accounts[dataset][run] = Account(RunTerms(**content["terms"]))
             case "reserve":
@@ -256,6 +301,17 @@ class LedgerState:
                     f"these data are registered already, as {other!r}: the same data under two "
                     "names would have two caps. Use that name."
                 )
+
+    def _check_decide(self, entry: Entry, content: dict[str, Any]) -> None:
+        dataset = checked_name("dataset", entry.dataset)
+        run, decision = checked_name("run", entry.run), Decision.of(content)
+        self.cap(dataset)
+        if run in self.accounts[dataset]:
+            words = "a run that is not accepted; close one with closed_runs in the guard's terms"
+            raise InputError("run", given=run, allowed=words)
+        said = decision.content(self.ledger, dataset, run)
+        if not is_signed(decision.key, decision.signature, said):
+            raise InputError.because(f"the decision on {run!r} is not signed by its key.")
 
     def _check_accept(self, entry: Entry, content: dict[str, Any]) -> None:
         self.cap(checked_name("dataset", entry.dataset))

@@ -21,7 +21,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,7 +65,7 @@ _CROWD = 129  # records of a batch as large as in training; a model may mix only
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
 _OFTEN = 20  # passes of the same shapes before eight workers record them; fewer gain less by it
-_SOME = 4  # shapes that are recorded that soon
+_SOME = 6  # shapes that are recorded that soon
 _OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 #: Relative differences from torch.func that are still rounding, in 64 bits and in 32.
 _AGREEMENT, _AGREEMENT_OF_FLOATS = 1e-9, 1e-5
@@ -94,15 +94,14 @@ RecordedPass = tuple[Function, Function]
 Gather = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 #: A local step of one draw, or of a part of its batch, around the two halves of its pass. ``begin``
-#: says whether all is finite besides what ``end`` needs; ``end`` adds to a sum, and if it is the
-#: last to do so scales it and adds the noise of rng.
+#: says whether all is finite besides what ``end`` needs; ``scale`` is a factor on each row, 0 of
+#: those that fill up a batch. ``end`` adds to a sum, and if it is the last to do so scales it and
+#: adds the noise of rng.
 _STEP = """
-def begin(rows, stored, labels, weights, clip, factor: float):
+def begin(rows, stored, labels, weights, clip, scale):
     inputs, targets = gather(rows, stored, labels)
     factors, finite{kept} = observe(weights, inputs, targets, clip)
-    if factor != 1.0:
-        factors = factors * factor
-    return bool(finite), [factors{kept}]
+    return bool(finite), [factors * scale{kept}]
 
 def end(into, found: List[Tensor], last: bool, scale: float, noise: Tensor,
         rng: Optional[Generator], spread: float):
@@ -145,10 +144,11 @@ def _does_a_step(
         stored[0].normal_(generator=rng[0])
     rows, clip, memory = torch.arange(len(alike[0])), weights.new_ones(1), torch.empty_like(weights)
     factors, _, *kept = halves[0](weights, *_one_batch(gather, rows, *stored), clip)
-    (total,) = halves[1](factors * torch.full_like(factors, 0.3), torch.ones_like(weights), *kept)
+    scale = torch.full_like(factors, 0.3)
+    (total,) = halves[1](factors * scale, torch.ones_like(weights), *kept)
     total.mul_(0.5).add_(memory.normal_(generator=rng[1]), alpha=0.25)
     into = torch.ones_like(weights)
-    finite, found = step[0](rows, *stored, weights, clip, 0.3)
+    finite, found = step[0](rows, *stored, weights, clip, scale)
     step[1](into, found, True, 0.5, memory, rng[2], 0.25)
     return finite and torch.equal(into, total)
 
@@ -195,6 +195,8 @@ class ClippedNetwork:
         self._all_finite: Tensor | None = None
         #: How often passes of some shapes were done, and those that are replayed; copies share it.
         self.passes: dict[Shapes, int | RecordedPass | None] = {}
+        #: The same of passes for gradients of single records.
+        self.own_passes: dict[Shapes, int | RecordedGradients | None] = {}
         #: Local steps in two calls, by the width of their batches; copies share it too.
         self.steps: dict[int, RecordedStep] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
@@ -302,7 +304,7 @@ class ClippedNetwork:
         """
         if inputs.device.type != "cpu" or not self._can_be_recorded:
             return None
-        shapes = tuple((x.shape, x.stride(), x.dtype) for x in (weights, inputs, targets, clip))
+        shapes = _shapes_of(weights, inputs, targets, clip)
         found = self.passes.get(shapes, 0)
         if isinstance(found, int):
             self.passes[shapes] = found + 1
@@ -350,12 +352,7 @@ class ClippedNetwork:
         rng = torch.Generator().manual_seed(0)
 
         def make_up() -> list[Tensor]:
-            inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
-            if inputs.is_floating_point():
-                inputs.normal_(generator=rng)
-            else:
-                inputs.zero_()
-            return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
+            return [weights, *_made_up_like(shapes[1:3], rng), weights.new_ones(shapes[3][0])]
 
         def observe(weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> list[Tensor]:
             judged = _factors(self._pass(weights, inputs, targets), clip)
@@ -509,6 +506,13 @@ class ClippedNetwork:
         """
         if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
+        if inputs.device.type == "cpu" and self._can_be_recorded:
+            shapes = _shapes_of(weights, inputs, targets)
+            known = self.own_passes.get(shapes, 0)
+            if isinstance(known, RecordedGradients):
+                return known.parts(weights, inputs, targets), known.placed
+            if isinstance(known, int):
+                self.own_passes[shapes] = known + 1
         with full_precision_products(weights.device), _repeatable(weights.device):
             self._run(
                 weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True,
@@ -516,13 +520,8 @@ class ClippedNetwork:
             )  # fmt: skip
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
-            own = [layer.own_gradients() for layer in layers]
-            if None in own:
-                raw = self._formed(weights, len(inputs))
-                self._release()
-                return [(raw,)], _only
+            found = [layer.own_gradients() for layer in layers]
         self._release()
-        found = [parts for parts in own if parts is not None]
 
         def placed(sums: Sequence[Tensor]) -> Tensor:
             total = sums[0].new_zeros(*sums[0].shape[:-1], self.layout.dimension)
@@ -532,6 +531,45 @@ class ClippedNetwork:
             return total
 
         return [part for parts in found for part in parts], placed
+
+    @torch.no_grad()
+    def record_own_gradients(self, weights: Tensor, *, workers: int) -> bool:
+        """Record passes of ``own_gradients`` that come often, as ``record_frequent_passes`` does.
+
+        Args:
+            weights: [D], any.
+            workers: how many threads run passes.
+
+        Returns:
+            Whether one was recorded.
+        """
+        found = False
+        for shapes, count in list(self.own_passes.items()):
+            if isinstance(count, int) and count >= _OFTEN * max(1, 64 // workers**2):
+                with suppress(RuntimeError, NotImplementedError, AttributeError, TypeError):
+                    self.own_passes[shapes] = None  # also where it fails
+                    self.own_passes[shapes] = self._recorded_gradients(weights, shapes)
+                    found = True
+                self._release()
+        return found
+
+    def _recorded_gradients(self, weights: Tensor, shapes: Shapes) -> RecordedGradients | None:
+        rng = torch.Generator().manual_seed(0)
+        arguments = _made_up_like(shapes[1:3], rng)
+        parts, placed = self.own_gradients(weights, *arguments)
+
+        def flat(*given: Tensor) -> list[Tensor]:
+            return [one for part in self.own_gradients(*given)[0] for one in part]
+
+        text = function_text("gradients", record(flat, [weights, *arguments]))
+        (replay,) = compiled(text, "gradients")
+        made = RecordedGradients(replay, tuple(map(len, parts)), placed)
+        for _ in range(2):
+            arguments = _made_up_like(shapes[1:3], rng)
+            wanted, again = flat(weights, *arguments), replay(weights, *arguments)
+            if not all(map(torch.equal, wanted, again)):
+                return None
+        return made
 
     @torch.no_grad()
     def own_losses(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -558,6 +596,40 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.deterministic = before
+
+
+@dataclass(frozen=True)
+class RecordedGradients:
+    """A recorded pass for the gradients of single records.
+
+    Attributes:
+        replay: the tensors of all parts, from weights, inputs and targets.
+        lengths: how many each part has.
+        placed: makes a vector of their sums.
+    """
+
+    replay: Function
+    lengths: tuple[int, ...]
+    placed: Callable[[Sequence[Tensor]], Tensor]
+
+    def parts(self, *given: Tensor) -> list[Part]:
+        """The parts of gradients. SENSITIVE."""
+        flat = iter(self.replay(*given))
+        return [tuple(itertools.islice(flat, length)) for length in self.lengths]
+
+
+def _shapes_of(*tensors: Tensor) -> Shapes:
+    return tuple((one.shape, one.stride(), one.dtype) for one in tensors)
+
+
+def _made_up_like(shapes: Shapes, rng: torch.Generator) -> list[Tensor]:
+    """Inputs of these shapes, and targets, all of them 0."""
+    inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes)
+    if inputs.is_floating_point():
+        inputs.normal_(generator=rng)
+    else:
+        inputs.zero_()
+    return [inputs, targets.zero_()]
 
 
 def _only(sums: Sequence[Tensor]) -> Tensor:

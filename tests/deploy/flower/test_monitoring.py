@@ -38,7 +38,8 @@ def test_metrics_and_health_of_a_part():
     assert "dpcohort_healthy 0.0" in _read(url)
     with pytest.raises(HTTPError, match="503") as refused:
         _read(url.replace("metrics", "health"))
-    assert refused.value.read().decode() == f"{words[0]}\n"
+    with refused.value as answer:
+        assert answer.read().decode() == f"{words[0]}\n"
 
 
 def test_nothing_tells_what_the_process_used(tmp_path):

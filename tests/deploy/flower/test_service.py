@@ -45,6 +45,7 @@ class Script:
 
     def sleep(self, seconds):
         self.slept.append(seconds)
+        assert len(self.slept) < 50, self.said
         if self.steps:
             self.steps.pop(0)()
 
