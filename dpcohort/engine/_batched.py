@@ -415,6 +415,8 @@ class BatchedEngine(Engine):
                 gather=None if self._records.transform else self._records.gather_from,
                 stored=self._records.stored,
             )
+            if self._isolated:
+                self._isolated[0].record_frequent_passes(parameters[0], workers=self.workers)
             if self.workers == 1:
                 for task in tasks:
                     run(task)

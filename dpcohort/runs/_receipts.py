@@ -675,8 +675,18 @@ def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping
                 file.write(json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n")
         return
     for receipt in found:
-        name = f"{positions[receipt.client]}-{quote(receipt.client, safe='')[:60]}.json"
-        write_json(folder / name, receipt.to_dict())
+        name = file_name(positions[receipt.client], receipt.client)
+        write_json(folder / f"{name}.json", receipt.to_dict())
+
+
+def file_name(position: int, client: str) -> str:
+    """What files about a client are called, without their ending.
+
+    Example:
+        >>> file_name(3, "St. Mary/ward")
+        '3-St.%20Mary%2Fward'
+    """
+    return f"{position}-{quote(client, safe='')[:60]}"
 
 
 def read_receipts(folder: Path) -> list[tuple[Path, Receipt]]:
