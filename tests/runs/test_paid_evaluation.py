@@ -531,6 +531,10 @@ def test_a_sum_of_several_has_the_noise_it_says_and_each_as_much_as_its_promise_
         delta = charge.spent[name][1]
         assert gaussian_delta(epsilon=charge.alone[name], mu=1 / own) <= delta
         assert gaussian_delta(epsilon=0.999 * charge.alone[name], mu=1 / own) > delta
+    north = replace(data, test_clients=np.full(len(data.test_labels), "north"))
+    of_one = EvaluationTerms.of(plan, north)  # the other lends its noise
+    (alone,) = of_one.sums(north, outputs, of_one.keys(0)).values()
+    assert np.abs(alone - rows.sum(0) * weights[0]).max() < 6 * np.sqrt(2) * terms.shares.min()
     released = terms.released(np.array(sums[:1]))
     with pytest.raises(InputError, match="count on others than these"):
         results_again(planned(data, budgets=(4.0, 8.0)), data.task, charge, released)

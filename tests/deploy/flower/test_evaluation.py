@@ -304,6 +304,8 @@ def test_where_noise_is_distributed_only_a_masked_sum_leaves_and_the_price_if_al
     """Four clients in cohorts of three, of whom one may vanish: the fourth is heard alone."""
     names = [*NAMES, "clinic", "practice"]
     kit = make_kit(tmp_path / "kit", names=names, trust="distributed", dropouts=1)
+    path = client_folder(kit, "ward 7") / "data.npz"  # it has no test records, and lends its noise
+    np.savez(path, **{k: v for k, v in np.load(path).items() if not k.startswith("test_")})
     federation, out = Federation.load(kit / "server/federation.toml"), tmp_path / "run"
     seen = []
     with LocalGuards(kit / "clients") as guards:
@@ -320,6 +322,7 @@ def test_where_noise_is_distributed_only_a_masked_sum_leaves_and_the_price_if_al
         run = federate(federation, guards.transport(federation), out=out, poll=0.01)
     told = run.evaluation
     assert told["together"][0]["clients"] == ["ward 7", "clinic"]
+    assert told["together"][0]["records"] == 150
     assert set(told["clients"]) == {"practice"}
     assert told["in_all"]["accuracy"]["value"] > 0.6
     plain = [body for body, _ in seen if b'"evaluate?"' in body]
