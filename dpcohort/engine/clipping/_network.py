@@ -520,13 +520,8 @@ class ClippedNetwork:
             )  # fmt: skip
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
-            own = [layer.own_gradients() for layer in layers]
-            if None in own:
-                raw = self._formed(weights, len(inputs))
-                self._release()
-                return [(raw,)], _only
+            found = [layer.own_gradients() for layer in layers]
         self._release()
-        found = [parts for parts in own if parts is not None]
 
         def placed(sums: Sequence[Tensor]) -> Tensor:
             total = sums[0].new_zeros(*sums[0].shape[:-1], self.layout.dimension)

@@ -102,6 +102,9 @@ def test_guards_pay_release_once_and_all_books_agree(done):
     unit = plan.contract.unit.name
     assert (told["unit"], told["records"]) == (unit, 150 if unit == "person" else 300)
     assert told["in_all"]["accuracy"]["low"] > 0.6
+    page = (client_folder(kit, "lab") / "README.md").read_text()
+    assert "`test_inputs`" in page
+    assert ("`test_persons`" in page) == (unit == "person")
     assert set(told["clients"]) == set(NAMES)
     for receipt, whole in zip(run.receipts(), BUDGETS, strict=True):
         assert receipt.in_all().promised_epsilon == whole
