@@ -45,7 +45,8 @@ def model_card(run: Run) -> str:
     lines = [
         f"# {one_line(what)}: model card",
         f"A {run.settings['model']['name']} model ({task.kind}{classes}), trained with "
-        f"differential privacy by dpcohort {__version__} in {plan.training.rounds} rounds, plan "
+        f"differential privacy by dpcohort {__version__} in {plan.training.rounds} rounds"
+        f"{_NEWTON * bool(run.settings['model']['options'].get('second_moments'))}, plan "
         f"{plan.sha256[:16]}.",
         "## What it takes",
         "\n".join(_inputs(run, columns)),
@@ -70,6 +71,9 @@ def model_card(run: Run) -> str:
         _USES,
     ]
     return "\n\n".join(lines) + "\n"
+
+
+_NEWTON = " of Newton steps, from noised second moments of rows"
 
 
 def _cell(text: str) -> str:

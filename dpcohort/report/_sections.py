@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of the page that other distributions add, by the entry-point group ``dpcohort.report``.
 
-An entry point names a function of a plan that returns a `Section`; ``dpcohort-lab`` adds an
-explorer. It is loaded as a command is: whoever installed the distribution wanted it.
+An entry point names a function of a plan and its run's folder that returns a `Section`;
+``dpcohort-lab`` adds an explorer. It is loaded as a command is: whoever installed the distribution
+wanted it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpcohort.errors import DpcohortError, InputError
@@ -43,17 +45,17 @@ class Section:
     scripts: Sequence[str] = field(default_factory=tuple)
 
 
-def added_sections(plan: Plan | None) -> tuple[Section, ...]:
+def added_sections(plan: Plan | None, folder: Path) -> tuple[Section, ...]:
     """What installed distributions add to the report of a run, in the order of their names."""
     if plan is None:
         return ()
     entries = sorted(metadata.entry_points(group="dpcohort.report"), key=lambda one: one.name)
-    return tuple(_made(entry, plan) for entry in entries)
+    return tuple(_made(entry, plan, folder) for entry in entries)
 
 
-def _made(entry: metadata.EntryPoint, plan: Plan) -> Section:
+def _made(entry: metadata.EntryPoint, plan: Plan, folder: Path) -> Section:
     try:
-        made: Section = entry.load()(plan)
+        made: Section = entry.load()(plan, folder)
     except DpcohortError as error:
         words = '<section id="{{ name }}"><p class="note">Not shown: {{ why }}</p></section>'
         return Section(

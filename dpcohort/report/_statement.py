@@ -161,12 +161,14 @@ class RunStatement(Statement):
         clip: C, the most that one unit adds to a step; not said where None.
         over_a_network: the client's own guard added the noise, not the operator's machine.
         judged: what is told of the model on test records; empty for nothing.
+        summed: of what sums are released.
     """
 
     receipt: Receipt
     clip: float | None = None
     over_a_network: bool = False
     judged: str = ""
+    summed: str = "gradients"
 
     @classmethod
     def of(cls, run: Run, receipt: Receipt) -> RunStatement:
@@ -177,7 +179,11 @@ class RunStatement(Statement):
             tested = f"{paid['records']:,} test {unit_of(paid['unit']).several}"
             judged = f"{metric} {value}, on {tested}, noised and paid for"
         over_a_network = run.settings.get("engine") == "flower"
-        return cls(receipt, run.plan.training.clip, over_a_network, judged)
+        moments = run.settings["model"]["options"].get("second_moments")
+        summed = "gradients and second moments of rows, which share the limit," if moments else ""
+        return cls(
+            receipt, run.plan.training.clip, over_a_network, judged, summed or RunStatement.summed
+        )
 
     @property
     def mechanism(self) -> str:
@@ -192,7 +198,7 @@ class RunStatement(Statement):
             of = f", from {counted(honest, 'share')} of it, its own of {share} C; its mean gradient"
             of += f" counts with the weight {shown(trust['weight'])}"
         return (
-            f"DP-SGD: what one unit adds to a step's sum of gradients is limited{length}, and "
+            f"DP-SGD: what one unit adds to a step's sum of {self.summed} is limited{length}, and "
             f"Gaussian noise of {shown(receipt.noise_multiplier)} times that limit is added in "
             f"every direction{of}."
         )

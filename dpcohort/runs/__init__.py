@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dpcohort.runs._config_job import configured_optimiser as configured_optimiser
     from dpcohort.runs._configured import configured_training as configured_training
     from dpcohort.runs._continuation import replan as replan
-    from dpcohort.runs._evaluation import SIMULATION_ONLY as SIMULATION_ONLY
     from dpcohort.runs._evaluation import Comparison as Comparison
     from dpcohort.runs._evaluation import Interval as Interval
     from dpcohort.runs._evaluation import compare_runs as compare_runs
@@ -66,8 +65,7 @@ __all__, __getattr__, __dir__ = names_on_use(
     _configured="configured_training",
     _continuation="replan",
     _evaluation=(
-        "SIMULATION_ONLY Comparison Interval compare_runs load_group mean_interval "
-        "summarise_seeds who_was_heard"
+        "Comparison Interval compare_runs load_group mean_interval summarise_seeds who_was_heard"
     ),
     _folder="environment no_run",
     _job="ConfigSource Job JobOptions resolve_device",

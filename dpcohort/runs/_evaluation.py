@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good the model is, and who was heard in making it.
+"""How good the model is, and who was selected in making it.
 
-Two kinds of information, kept apart:
-
-- Public: results on the public test set, budgets, sizes, cohorts. ``summarise_seeds`` and
-  ``who_was_heard`` use nothing else and may be shown to anyone.
-- Simulation only: how well the model serves a client depends on that client's labels, which are
-  private. ``simulated_service`` computes it from the partition; it is stamped, it is refused for a
-  private run, and nothing writes it into a run folder.
+From what is public: results on the public test set, budgets, sizes, cohorts. How well the model
+serves a client depends on that client's labels, which are private: nothing here asks.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort._validate import IntArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.metrics import METRICS, Check, check_together
 from dpcohort.plain_text import html_table
@@ -86,12 +81,6 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     return Interval(
         mean=mean, low=mean - half, high=mean + half, count=int(array.size), confidence=confidence
     )
-
-
-SIMULATION_ONLY = (
-    "SIMULATION ONLY: computed from the exact labels of the clients, without noise. "
-    "Never publish it about real clients."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,70 +212,6 @@ def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup
         heard=draw_share / records,
         noise_std=float(np.sqrt(squares / times)) if times else 0.0,
     )
-
-
-def simulated_service(
-    run: Run, labels: IntArray, *, by: str = "budget", groups: int = 10
-) -> list[dict[str, Any]]:
-    """Who is served by the model, by budget or by how unlike the others a client's labels are.
-
-    SENSITIVE: uses the clients' labels. Results are for simulations: no run folder holds them, and
-    whoever shows them must show the stamp.
-
-    Args:
-        run: a finished, seeded run with its partition.
-        labels: of all training records of its data set.
-        by: ``budget`` (strictest first) or ``similarity``: total variation distance between a
-            client's mix of labels and everyone's, most similar first.
-        groups: how many groups of equally many clients.
-
-    Returns:
-        For each group its ``name``, how many ``clients`` it has, the ``accuracy`` by class on test
-        data weighted with their own mixes of labels, ``heard``: their share of draws over their
-        share of records, and the ``stamp`` that this is for simulation only.
-
-    Raises:
-        InputError: the run is private, or has no partition.
-    """
-    if run.is_private:
-        raise InputError.because(
-            "this run drew its noise from entropy, as with real clients: their labels are private. "
-            "who_was_heard needs public information only."
-        )
-    if not run.task.predicts_classes:
-        raise InputError.because("who is served is told by classes, and this run predicts none.")
-    if run.partition is None or by not in ("budget", "similarity"):
-        raise InputError("by", given=by, allowed="'budget' or 'similarity', for a run with data")
-    accuracy = np.array(run.test.class_accuracy, dtype=np.float64)
-    counts = run.partition.label_counts(labels, accuracy.size).astype(np.float64)
-    mixes = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # A class without test records says nothing; the others stand for it.
-    known = np.isfinite(accuracy)
-    weights = mixes[:, known] / np.maximum(mixes[:, known].sum(axis=1, keepdims=True), 1e-12)
-    served = weights @ accuracy[known]
-    population = run.plan.population
-    if by == "budget":
-        members = np.flatnonzero(~population.public)
-        key: FloatArray = population.epsilon[members]
-    else:
-        members = np.arange(len(population))
-        key = 0.5 * np.abs(mixes - counts.sum(axis=0) / counts.sum()).sum(axis=1)
-    order = members[np.argsort(key, kind="stable")]
-    draws = run.ledger.draws
-    found = []
-    for group, part in enumerate(np.array_split(order, groups), start=1):
-        if part.size:
-            records = population.sizes[part].sum() / population.total_size
-            found.append(
-                {
-                    "name": f"{by} {group}",
-                    "clients": int(part.size),
-                    "accuracy": float(np.average(served[part], weights=population.sizes[part])),
-                    "heard": float(draws[part].sum() / max(1, draws.sum()) / records),
-                    "stamp": SIMULATION_ONLY,
-                }
-            )
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

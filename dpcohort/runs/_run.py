@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Charge
-from dpcohort.data import Dataset, Partition, load_partition
+from dpcohort.data import Partition, load_partition
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.metrics import Check, Metric, main_metric
 from dpcohort.plain_text import counted, html_table
@@ -264,15 +264,11 @@ class Run:
         )
         return figure
 
-    def report(
-        self, path: str | Path = "report.html", *, data: Dataset | None = None, method: str = "pld"
-    ) -> Path:
+    def report(self, path: str | Path = "report.html", *, method: str = "pld") -> Path:
         """Write the HTML report of a run that has a folder.
 
         Args:
             path: where the page goes.
-            data: the data set, for who is served where the folder does not say where it lies;
-                used in simulations only.
             method: the accountant that verifies the promises.
 
         Raises:
@@ -282,9 +278,7 @@ class Run:
             raise InputError.because(
                 "a report is of a run folder, and this run has none. Give train a folder: out=..."
             )
-        import_module("dpcohort.report.html._page").write_report(
-            [self.path], path, method=method, data=data
-        )
+        import_module("dpcohort.report.html._page").write_report([self.path], path, method=method)
         return Path(path)
 
     @property

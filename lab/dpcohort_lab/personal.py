@@ -32,8 +32,9 @@ from dpcohort.engine import FlatLayout, Loss, can_be_mapped
 from dpcohort.errors import InputError
 from dpcohort.metrics import main_metric, main_value
 from dpcohort.models import split_features
-from dpcohort.runs import SIMULATION_ONLY, Job, Run, network_of, records_for
+from dpcohort.runs import Job, Run, network_of, records_for
 from dpcohort_lab.checks import FloatArray, choice, whole_number
+from dpcohort_lab.service import SIMULATION_ONLY
 
 __all__ = ["WITHHELD", "check_personal_data", "personal_model", "personal_results"]
 

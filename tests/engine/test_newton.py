@@ -21,9 +21,10 @@ from dpcohort.engine import (
     Streams,
 )
 from dpcohort.engine._experiment import cohort_of, merged_std
+from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._preconditioner import Preconditioner
 from dpcohort.errors import InputError
-from dpcohort.models._moments import SecondMoments
+from dpcohort.models._moments import SecondMoments, loss_in_training
 from dpcohort.tasks import Task
 
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
@@ -100,6 +101,14 @@ def test_gradient_and_second_moments_of_a_person_are_clipped_as_one(
         members = (persons.rows[one][persons.rows[one] >= 0] for one in own)
         wanted = sum(contribution(x[rows], y[rows]) for rows in members)
         assert float((update / 0.3 * size - wanted).abs().max()) < 5e-4
+
+
+def test_a_loss_of_somebodys_own_sees_one_record_at_a_time_beside_second_moments_too() -> None:
+    model, records = linear(), (torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))
+    own = loss_in_training(model, lambda outputs, targets: outputs[:, 0] - outputs[:, 0].mean())
+    assert "the loss is your own" in IsolatedModel(model, own, *records).path.reason
+    ours = loss_in_training(model, CLASSES.loss_on("cpu"))
+    assert IsolatedModel(model, ours, *records).path.kind == "stacked"
 
 
 def test_both_engines_take_the_same_steps_and_a_resumed_one_the_very_same(make_plan: Any) -> None:

@@ -7,14 +7,12 @@ import pytest
 from dpcohort.accounting import Contract
 from dpcohort.errors import InputError
 from dpcohort.runs import (
-    SIMULATION_ONLY,
     Comparison,
     mean_interval,
     summarise_seeds,
     train,
     who_was_heard,
 )
-from dpcohort.runs._evaluation import simulated_service
 
 from .conftest import small_plan
 
@@ -54,29 +52,6 @@ def test_privacy_aware_hears_the_strict_less():
     assert aware[0].heard < 0.8
     fair = who_was_heard(small_plan(rounds=60), groups=2)
     assert fair[0].heard == pytest.approx(1, abs=0.05)
-
-
-@pytest.mark.parametrize("by", ["budget", "similarity"])
-def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
-    run = two_seeds[0]
-    groups = simulated_service(run, digits.train_labels, by=by, groups=2)
-    assert all(g["stamp"] == SIMULATION_ONLY for g in groups)
-    assert all(0 <= g["accuracy"] <= 1 for g in groups)
-    whole = simulated_service(run, digits.train_labels, by="similarity", groups=1)[0]
-    mix = np.bincount(digits.train_labels[run.partition.indices], minlength=10)
-    expected = np.average(run.test.class_accuracy, weights=mix)
-    assert whole["accuracy"] == pytest.approx(expected)
-
-
-def test_who_is_served_is_refused_for_a_private_run(plan, digits, secret):
-    run = train(plan, "logistic", secret, device="cpu")
-    with pytest.raises(InputError, match="private"):
-        simulated_service(run, digits.train_labels)
-
-
-def test_what_is_asked_must_be_known(two_seeds, digits):
-    with pytest.raises(InputError, match="similarity"):
-        simulated_service(two_seeds[0], digits.train_labels, by="name")
 
 
 def test_where_noise_is_distributed_weights_say_who_was_heard():

@@ -68,7 +68,7 @@ def test_plot_and_report(plan, digits, tmp_path):
     run = train(plan, "logistic", digits, device="cpu", out=tmp_path / "run")
     assert run.plot().axes
     assert run.plot()._repr_png_().startswith(b"\x89PNG")
-    page = run.report(tmp_path / "page.html", data=digits)
+    page = run.report(tmp_path / "page.html")
     assert "last iterate" in page.read_text(encoding="utf-8")
     with pytest.raises(InputError, match="out="):
         train(plan, "logistic", digits, device="cpu").report(tmp_path / "none.html")

@@ -14,10 +14,8 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.consent import allow_code
 from dpcohort.data import Dataset, dataset_from_arrays
 from dpcohort.engine import ConstantStep, Optimiser
-from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs import Run, compare_runs, train, verify_run
-from dpcohort.runs._evaluation import simulated_service
 from dpcohort.runs._job import make_job
 from dpcohort.runs._success import check_of, judgement, plan_warnings, task_of
 from dpcohort.tasks import Task
@@ -71,11 +69,6 @@ def test_a_run_read_back_says_the_same(good):
     assert again.curve().score[-1] < again.curve().score[0]
     (good.path / "copy").mkdir()
     assert again.judged["metrics"] == good.judged["metrics"]
-
-
-def test_who_is_served_by_numbers_is_not_told(good):
-    with pytest.raises(InputError, match="by classes, and this run predicts none"):
-        simulated_service(good, np.zeros(400))
 
 
 def test_a_model_that_learns_nothing_is_said_to_be_none():

@@ -30,13 +30,11 @@ from dpcohort._version import __version__
 from dpcohort.accounting import Charge, Contract
 from dpcohort.accounting._unit import unit_of
 from dpcohort.atomic_file import write_text
-from dpcohort.config import load_config
-from dpcohort.data import DATASET_NAMES, Dataset, load_dataset
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plan import Plan
-from dpcohort.plugins import RULES, is_named_function
+from dpcohort.plugins import RULES
 from dpcohort.report._sections import NEEDS, Section, added_sections, fill_template, shown
 from dpcohort.report.html._client_points import (
     MOST_POINTS,
@@ -61,14 +59,9 @@ from dpcohort.report.html._sources import (
 )
 from dpcohort.runs import (
     NOT_PRIVATE,
-    SIMULATION_ONLY,
-    Run,
-    configured_data,
-    data_section,
     who_was_heard,
 )
-from dpcohort.runs._evaluation import simulated_service
-from dpcohort.runs._folder import CONFIG, RECEIPTS
+from dpcohort.runs._folder import RECEIPTS
 from dpcohort.runs._later_charges import later_charges
 from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._receipts import read_receipts
@@ -84,7 +77,6 @@ def write_report(
     path: str | Path,
     *,
     method: str = "pld",
-    data: Dataset | None = None,
     worth: str | Path | None = None,
 ) -> Report:
     """Read runs or a result and write the report about them, whole or not at all.
@@ -93,7 +85,6 @@ def write_report(
         sources: run folders, folders of seeds, or one result (.json) of ``dpcohort reproduce``.
         path: where the page goes.
         method: the accountant that verifies the promises: ``pld``, ``auto`` or ``dp-accounting``.
-        data: the data set of the runs, for who is served, where no file of theirs says where it is.
         worth: what ``dpcohort worth`` saved about the same clients and settings.
 
     Raises:
@@ -118,7 +109,7 @@ def write_report(
         report = _report_of_result(results[0])
     else:
         groups = read_groups(sources, method=method)
-        report = report_of_runs(groups, method=method, data=data, worth=worth)
+        report = report_of_runs(groups, method=method, worth=worth)
     write_text(path, render(report))
     return report
 
@@ -238,8 +229,6 @@ class Report:
         distributed: on whom clients count where noise is distributed, in words; empty elsewhere.
         weighted: in some of the runs draws have weights, because noise is distributed.
         heard: participation by budget, for each group.
-        served: simulated accuracy by budget, for each group; empty where it may not be computed.
-        served_note: why, or the stamp it must bear.
         facts: settings by section.
         rerun: commands.
         config: the configuration, to save and run again.
@@ -269,8 +258,6 @@ class Report:
     distributed: str = ""
     weighted: bool = False
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    served_note: str = ""
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     rerun: tuple[str, ...] = ()
     config: str = ""
@@ -280,7 +267,7 @@ class Report:
 
     def chart_data(self) -> dict[str, Any]:
         """What the charts and the added sections read, in plain values."""
-        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served")
+        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard")
         return {
             **{name: getattr(self, name) for name in same},
             "sections": {section.name: section.data for section in self.sections},
@@ -295,7 +282,6 @@ def report_of_runs(
     groups: Sequence[Group],
     *,
     method: str = "pld",
-    data: Dataset | None = None,
     worth: str | Path | None = None,
 ) -> Report:
     """The report about one run, seeds of one, or several groups of runs.
@@ -303,7 +289,6 @@ def report_of_runs(
     Args:
         groups: at least one.
         method: the accountant of the privacy table.
-        data: of the runs, where no file of theirs says where it is.
         worth: what ``dpcohort worth`` saved about the clients that are shown.
     """
     first = baseline_of(groups)
@@ -326,7 +311,6 @@ def report_of_runs(
     rows = sorted(everyone, key=lambda point: point.holds)
     if grouped:
         rows = sorted(everyone, key=lambda p: 1.0 if p.share is None else -p.share)[:_TIGHTEST]
-    served, note = _served([group.runs[0] for group in groups], [g.name for g in groups], data)
     runs = [run for group in groups for run in group.runs]
     return Report(
         kind="run" if len(groups) == 1 else "comparison",
@@ -350,12 +334,10 @@ def report_of_runs(
         distributed=_distributed_words(run.plan),
         weighted=any(r.plan is not None and r.plan.noise.only_sums for r in runs),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
-        served=served,
-        served_note=note,
         facts=facts_of(run),
         rerun=rerun_commands(groups),
         config=run.config,
-        sections=added_sections(run.plan),
+        sections=added_sections(run.plan, Path(run.path)),
         worth=_worth(run, worth),
         scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
     )
@@ -480,52 +462,6 @@ def _heard(group: Group) -> list[dict[str, Any]]:
         return []
     groups = min(10, max(1, int((~run.plan.population.public).sum())))
     return [asdict(heard) for heard in who_was_heard(run.plan, run.draws, groups=groups)]
-
-
-def _served(
-    runs: Sequence[ReadRun], names: Sequence[str], data: Dataset | None = None
-) -> tuple[dict[str, list[dict[str, Any]]], str]:
-    """Simulated accuracy by budget, where the runs are simulations and their data are at hand."""
-    if any(run.is_private is not False for run in runs):
-        return {}, "Accuracy for each group of clients would need their labels, which are private."
-    if all(run.plan is not None and run.plan.population.public.all() for run in runs):
-        return {}, "Every client is public, so there are no budgets to tell groups by."
-    found: dict[str, list[dict[str, Any]]] = {}
-    loaded: dict[str, Dataset] = {}
-    try:
-        for name, run in zip(names, runs, strict=True):
-            whole = Run.load(run.path)
-            if not whole.test.class_accuracy:
-                return {}, "Accuracy by budget is for tasks that predict a class."
-            held = data or _data_of(run, loaded)
-            parts = min(10, int((~whole.plan.population.public).sum()))
-            found[name] = simulated_service(whole, held.record_labels, groups=parts)
-    except (DpcohortError, ImportError, ValueError, IndexError, KeyError) as error:
-        return {}, f"Accuracy by budget is not shown: {str(error).splitlines()[0]}"
-    return found, SIMULATION_ONLY
-
-
-def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
-    """The data set of a run, by its configuration or else its name; no code of others is run.
-
-    Raises:
-        DpcohortError: it is not at hand, or comes from a function.
-    """
-    clients = None if run.plan is None else run.plan.population.ids
-    key = f"{run.data_name}, {run.config}, {clients}"
-    if key in loaded:
-        return loaded[key]
-    own = "Give it to run.report(data=...) in Python."
-    if run.config:
-        config = load_config(Path(run.path) / CONFIG, allow_code=None)
-        if is_named_function(data_section(config).name):
-            raise InputError.because(f"a function makes its data, and a report runs none. {own}")
-        loaded[key] = configured_data(config, clients)
-    elif run.data_name in DATASET_NAMES:
-        loaded[key] = load_dataset(str(run.data_name))
-    else:
-        raise InputError.because(f"the run does not say where {run.data_name!r} lies. {own}")
-    return loaded[key]
 
 
 def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,18 @@ _FEWEST_ETAS, _MOST_ETAS, _CLOSE = 9, 33, 2e-3
 _LEAST_MARGIN = 1e-3
 
 
-def section(plan: Plan) -> Section:
+def section(plan: Plan, folder: Path) -> Section:
     """The explorer of a plan, for the page of its run.
+
+    Args:
+        plan: of the run.
+        folder: of the run; it does not count here.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
         >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
         >>> plan = make_plan(clients, Training(rounds=8, cohort_size=2, batch_size=50), seed=1)
-        >>> section(plan).title
+        >>> section(plan, Path()).title
         'What if'
     """
     data = explorer_data(plan)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):
 
 def test_where_nothing_can_be_solved_again_it_says_why(plan, small, monkeypatch):
     distributed = small(accountant=Contract(trust="distributed", colluding=1))
-    shown = section(distributed)
+    shown = section(distributed, Path())
     assert "here it is distributed" in shown.data["why"]
     assert (shown.title, "here it is distributed" in shown.markup) == ("", True)
     monkeypatch.setattr("dpcohort_lab.explorer.MOST_CLIENTS", 3)

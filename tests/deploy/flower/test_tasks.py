@@ -24,7 +24,9 @@ STAY = {"kind": "regression", "loss": "squared", "bounds": [0.0, 20.0]}
 
 
 @pytest.fixture
-def stays(tmp_path):
+def stays(tmp_path, request):
+    moments = getattr(request, "param", 0.0)
+    options = {"second_moments": moments} if moments else {}
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (500, 3)).astype(np.float32)
     y = 10 + 6 * x[:, 0] + rng.normal(0, 0.5, 500)
@@ -33,10 +35,14 @@ def stays(tmp_path):
     population = Population.from_arrays(
         ids=["ward", "lab"], sizes=[200, 200], epsilon=[8.0, 8.0], delta=1e-5
     )
-    training = Training(rounds=6, cohort_size=3, batch_size=100, clip=0.5, dimension=4)
+    training = Training(
+        rounds=6, cohort_size=3, batch_size=100, clip=0.5, dimension=16 if moments else 4
+    )
     settings = {
         "plan": make_plan(population, training, seed=3),
-        "model": ModelTerms(name="logistic", input_shape=(3,), classes=1, task=STAY),
+        "model": ModelTerms(
+            name="logistic", input_shape=(3,), classes=1, options=options, task=STAY
+        ),
         "run": "spring",
         "optimiser": {"learning_rate": 1.0},
         "test": str(test),
@@ -48,6 +54,7 @@ def stays(tmp_path):
     return Small(kit, settings)
 
 
+@pytest.mark.parametrize("stays", [0.0, 0.3], indirect=True, ids=["plain", "Newton"])
 def test_a_number_is_learnt_over_guards_and_judged(stays, tmp_path):
     with stays.guards() as guards:
         transport = guards.transport(stays.federation)
@@ -57,6 +64,8 @@ def test_a_number_is_learnt_over_guards_and_judged(stays, tmp_path):
     assert result["metrics"]["rmse"] < result["trivial"]["rmse"]
     assert verify_run(tmp_path / "run").holds
     assert Run.load(tmp_path / "run").metric.name == "rmse"
+    if "moments.weight" in run.model:  # of inputs between -1 and 1, with its noise
+        assert np.diag(run.model["moments.weight"]) == pytest.approx(1 / 3, abs=0.2)
 
 
 def test_an_owner_who_named_another_loss_is_asked_nothing(stays, tmp_path):

@@ -71,7 +71,7 @@ def saved_worth(plan: Plan, path: Path) -> dict:
 def _nothing_is_added():
     """A distribution that is installed beside this one may add a section to each report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpcohort.report.html._page.added_sections", lambda plan: ())
+        patch.setattr("dpcohort.report.html._page.added_sections", lambda plan, folder: ())
         yield
 
 

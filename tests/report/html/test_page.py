@@ -22,7 +22,7 @@ def page(comparison_report):
     return render(comparison_report)
 
 
-def added(plan):
+def added(plan, folder):
     """A section of another distribution."""
     if len(plan.population) > 8:
         raise InputError.because("there are <too> many clients.")

@@ -28,8 +28,7 @@ def test_a_comparison_has_every_part(comparison_report):
     assert [curve["name"] for curve in comparison.curves] == ["unbiased", "privacy-aware"]
     assert comparison.title == "privacy-aware against unbiased"
     assert comparison.stamp.startswith("NOT PRIVATE")
-    assert set(comparison.heard) == set(comparison.served) == {"unbiased", "privacy-aware"}
-    assert comparison.served_note.startswith("SIMULATION ONLY")
+    assert set(comparison.heard) == {"unbiased", "privacy-aware"}
     drawn = {row.name for row in comparison.rows if row.draws}
     assert drawn == set(comparison.receipts)
     assert json.dumps(finite_json(comparison.chart_data()), allow_nan=False)
@@ -87,8 +86,6 @@ def test_a_private_run_shows_nobodys_labels(finished):
     )
     report = report_of_runs([Group(name="real", runs=(private,))])
     assert report.stamp == ""
-    assert report.served == {}
-    assert "private" in report.served_note
 
 
 def test_without_a_plan_the_curve_is_still_shown(finished):
@@ -139,21 +136,6 @@ def test_distributed_noise_is_said_wherever_a_number_counts_on_it(small, run_fol
     assert f'<td class="n">{plan.noise.pool.share:.4g}</td></tr>' in page
     assert page.count('<th scope="col" class="n">Weight in the model</th>') == 2
     assert '<th scope="col" class="n">Drawn</th>' not in page
-
-
-def test_accuracy_by_budget_runs_no_code_of_others_and_says_what_is_missing(finished):
-    run = read_run(finished)
-    for name, config, why in (
-        ("mine", None, "does not say where 'mine' lies"),
-        ("mine", 'population.clients = "c.csv"\ndata.name = "mod:make"\n', "a report runs none"),
-    ):
-        if config is not None:
-            (finished / "config.toml").write_text(config)
-        data = {**run.settings["data"], "name": name}
-        other = replace(read_run(finished), settings={**run.settings, "data": data})
-        report = report_of_runs([Group(name="a", runs=(other,))])
-        assert report.served == {}
-        assert why in report.served_note
 
 
 def test_commands_quote_their_paths(trained, finished):

@@ -235,17 +235,6 @@ const dpcohortCharts = (() => {
     return bars(data.heard, of, { x: DECILES, y: "Draw share / record share", shapes: [one] });
   }
 
-  function served() {
-    const of = (row) => ({
-      key: row.name,
-      label: row.name.replace("budget ", ""),
-      value: 100 * row.accuracy,
-      words: `${inert(row.name)}, ${row.clients} clients: ${(100 * row.accuracy).toFixed(1)} %<br>`
-        + `selected ${row.heard.toFixed(2)} times in proportion`,
-    });
-    return bars(data.served, of, { x: DECILES, y: "Accuracy, %" });
-  }
-
   function classes() {
     const of = (row) => ({
       key: String(row.class),
@@ -294,7 +283,6 @@ const dpcohortCharts = (() => {
       ["chart-curves", curves, data.curves.some((curve) => curve.mean.length)],
       ["chart-probability", probability, data.points.length],
       ["chart-heard", heard, data.points.length],
-      ["chart-served", served, Object.keys(data.served).length],
       ["chart-classes", classes, Object.keys(data.classes).length],
       ["chart-worth", worth, data.worth.length],
       ["chart-noise", noise, data.points.some((point) => !point.public)],
