@@ -132,6 +132,11 @@ class ClientReceipt(ABC):
         """What was paid beside the rounds: on what, epsilon and delta."""
         return ()
 
+    @property
+    def paid_alone(self) -> Sequence[float]:
+        """Epsilon of each of these if all others collude."""
+        return [epsilon for _, epsilon, _ in self.paid]
+
     def in_all(self) -> Self:
         """The receipt with the whole promise, and with all that was spent of it."""
         return self
@@ -293,6 +298,12 @@ class Receipt(ClientReceipt):
             (f"{IN_WORDS[one['what']]} ({one['id'][:8]})", one["epsilon"], one["delta"])
             for one in charges
         ]
+
+    @property
+    def paid_alone(self) -> Sequence[float]:
+        """Epsilon of each of these if all others collude."""
+        charges = () if self.charged is None else self.charged["paid"]
+        return [one.get("alone_epsilon", one["epsilon"]) for one in charges]
 
     @property
     def _computed(self) -> dict[str, Any]:

@@ -465,10 +465,11 @@ def _shared_out(config: Config) -> list[str]:
 
 
 def _stacks(jobs: Mapping[Settings | None, Job]) -> Iterator[list[Settings | None]]:
-    """Settings in groups whose jobs run side by side: of as many rounds."""
-    groups: dict[int, list[Settings | None]] = {}
+    """Settings in groups whose jobs run side by side: of one model, and as many rounds."""
+    groups: dict[tuple[int, int], list[Settings | None]] = {}
     for one, job in jobs.items():
-        groups.setdefault(job.plan.training.rounds, []).append(one)
+        training = job.plan.training
+        groups.setdefault((training.rounds, training.dimension), []).append(one)
     for group in groups.values():
         for start in range(0, len(group), _STACK):
             yield group[start : start + _STACK]

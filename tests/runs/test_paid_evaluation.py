@@ -21,6 +21,7 @@ from dpcohort.data import column_partition, dataset_from_arrays, dataset_from_ta
 from dpcohort.deploy.flower._federation import Federation
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.metrics import measure
+from dpcohort.report.html._letter import another_client
 from dpcohort.runs import Run, configured_job, replan, verify_run
 from dpcohort.runs._configured import configured_plan
 from dpcohort.runs._job import Job, make_job
@@ -267,7 +268,8 @@ def test_plans_of_all_kinds_keep_a_share_and_spend_it(kind, tmp_path):
         assert receipt.holds
         assert len(receipt.paid) == 1 + (kind == "continued")
         if kind == "distributed":
-            own = receipt.charged["paid"][0]["epsilon"]
+            (own,) = receipt.paid_alone
+            assert own > receipt.paid[0][1]
             assert receipt.total_alone_epsilon >= receipt.trust["alone_epsilon"] + own
     assert verify_run(out, require="private").findings == ()
 
@@ -529,6 +531,10 @@ def test_a_sum_of_several_has_the_noise_it_says_and_each_as_much_as_its_promise_
         delta = charge.spent[name][1]
         assert gaussian_delta(epsilon=charge.alone[name], mu=1 / own) <= delta
         assert gaussian_delta(epsilon=0.999 * charge.alone[name], mu=1 / own) > delta
+    north = replace(data, test_clients=np.full(len(data.test_labels), "north"))
+    of_one = EvaluationTerms.of(plan, north)  # the other lends its noise
+    (alone,) = of_one.sums(north, outputs, of_one.keys(0)).values()
+    assert np.abs(alone - rows.sum(0) * weights[0]).max() < 6 * np.sqrt(2) * terms.shares.min()
     released = terms.released(np.array(sums[:1]))
     with pytest.raises(InputError, match="count on others than these"):
         results_again(planned(data, budgets=(4.0, 8.0)), data.task, charge, released)
@@ -595,3 +601,11 @@ def test_several_classes_or_labels_are_held_against_the_rest(kind):
         assert found["accuracy"].low - 0.02 < right < found["accuracy"].high + 0.02
     assert covered >= 90
     assert found["auc"].high - found["auc"].low < 0.25
+
+
+def test_what_two_clients_did_together_is_not_told_without_their_evaluations(tmp_path):
+    data = visits(person="who")
+    kept = trained(data, planned(data, unit="person"), out=tmp_path / "kept")
+    free = trained(data, planned(data, evaluation=None, unit="person"), out=tmp_path / "free")
+    assert another_client(free, 0).certified_epsilon is not None
+    assert another_client(kept, 0).certified_epsilon is None
