@@ -232,7 +232,7 @@ def test_a_class_without_training_records_below_the_largest_is_no_mistake():
 
 def test_rare_classes_are_known_from_public_test_records_alone():
     rng = np.random.default_rng(0)
-    labels, private = np.arange(100) < 6, np.arange(100) < 3
+    labels, private = np.arange(100) < 6, np.arange(100) < 4
     arrays = {"train_inputs": rng.normal(size=(100, 2)), "test_inputs": rng.normal(size=(100, 2))}
     arrays |= {"train_labels": private.astype(int), "test_labels": labels.astype(int)}
     public = dataset_from_arrays("a", **arrays, classes=2, test_public=True)
