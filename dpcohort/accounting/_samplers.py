@@ -116,7 +116,7 @@ class FixedSize(Sampler):
 
         def batch(step: int) -> IntArray:
             keys = stream.words(size, step)
-            while stream.is_fresh and np.unique(keys).size < size:  # keys that tie are drawn again
+            while stream.is_fresh and not np.diff(np.sort(keys)).all():  # keys that tie
                 keys = stream.words(size, step)
             return smallest_keys(keys, batch_size)
 

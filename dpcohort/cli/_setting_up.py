@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -42,9 +43,11 @@ from dpcohort.data import (
     describe_datasets,
     read_table,
 )
+from dpcohort.data._column_names import alike, known_by_name
 from dpcohort.data._persons import looks_like_person
 from dpcohort.data._tables import (
     client_names,
+    is_missing_cell,
     kind_of,
     numbers_of,
     values_of,
@@ -195,17 +198,24 @@ def _for_table(
     kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
     if (len(label) > 1) != (kind == "multi-label"):
         raise InputError.because("--label is given more than once exactly for --task multi-label.")
-    # What cells are like tells of them: of a table that is not public its columns are stated.
+    # What cells are like tells of them: of a table that is not public its columns are stated, or
+    # known by their names.
     stated = {**dict.fromkeys(category, "text"), **dict.fromkeys(leave_out, "free text")}
     by_name = [one for one in table if looks_like_person(one) and one not in (*label, client)]
     if person is None and len(by_name) == 1:
         person = by_name[0]
-    kinds = {
-        name: stated.get(name, kind_of(cells) if public else "number")
-        for name, cells in table.items()
-        if name not in (*label, client, person, *by_name)
-    }
-    features = [name for name, found in kinds.items() if found != "free text"]
+    kinds = {}
+    for name, cells in table.items():
+        if name in (*label, client, person, *by_name):
+            continue
+        by_its_name = known_by_name(name)[0] or "number"
+        is_read = public and by_its_name != "id"
+        kinds[name] = stated.get(name) or (kind_of(cells) if is_read else by_its_name)
+    features = [name for name, found in kinds.items() if found not in ("free text", "id")]
+    by_kind: dict[str, list[str]] = {}
+    for name, found in kinds.items():
+        if name not in stated and (not public or found == "id"):
+            by_kind.setdefault(found, []).append(name)
 
     names = sorted(set(client_names(str(client), table[str(client)])))
 
@@ -216,6 +226,9 @@ def _for_table(
     def ends(name: str, *, beyond: float = 0.0) -> list[Any]:
         """The smallest and the largest number of a column, without this share at each end."""
         values = proposed(name)
+        if kinds.get(name) == "date":
+            values = [str(one)[:10] for one in values]
+            return [values[0], values[-1]] if len(set(values)) > 1 else []
         if len(values) > 2 and beyond:  # of a long tail one number would scale all others away
             numbers, is_missing = numbers_of(name, table[name])
             kept = np.quantile(
@@ -226,6 +239,12 @@ def _for_table(
         if not values:
             return []
         return [values[0], values[-1] if values[-1] > values[0] else values[0] + 1]
+
+    bounds = {
+        name: ends(name, beyond=_BEYOND) if public else known_by_name(name)[1]
+        for name in features
+        if kinds[name] in ("number", "date")
+    }
 
     def written(folder: Path) -> str:
         """The configuration for a file in this folder."""
@@ -238,10 +257,12 @@ def _for_table(
             kind=kind,
             labels=proposed(label[0]) if kind == "classification" else [],
             features=features,
-            bounds={n: ends(n, beyond=_BEYOND) for n in features if kinds[n] == "number"},
+            bounds=_together(bounds),
             categories={name: proposed(name) for name in features if kinds[name] == "text"},
             target_bounds=ends(label[0]) if kind == "regression" else [],
-            left_out=[name for name, found in kinds.items() if found == "free text"],
+            left_out=[name for name in kinds if name not in features],
+            proposed=[] if public else [name for name, found in bounds.items() if found],
+            dates=[name for name in features if kinds[name] == "date"],
             public=public,
             cohort_size=min(10, len(names)),
         )
@@ -286,10 +307,26 @@ def _for_table(
             "tell of single records. (If the table is public: --public proposes them.)"
         )
         steps.append(
-            "every column that was not named counts as a number, as what is in it tells of "
-            "records, too: say --category COLUMN of one that holds none, --leave-out COLUMN of "
-            "free text"
+            "what a column holds was told by its name alone, and is a number where that says "
+            "nothing: say --category COLUMN of one that holds none, --leave-out COLUMN of free text"
         )
+        unknown = [name for name in by_kind.get("number", []) if not bounds[name]]
+        if unknown:
+            steps.append(
+                f"where nothing is known of a number, pay for an estimate: {program()} data bounds "
+                f"{path} --range {shlex.quote(unknown[0])}=0:1000 --share 0.1 -o bounds.json"
+            )
+    for found, words in _BY_NAME.items():
+        if named := by_kind.get(found):
+            steps.append(f"{', '.join(one_line(one, 40) for one in named[:9])}: {words}")
+    for name in features if public else ():
+        there = [cell for cell in table[name] if not is_missing_cell(cell)]
+        if len(values_of(there)) < 2:
+            steps.append(f"{one_line(name, 40)} is the same in all rows: leave it out")
+        elif len(there) < len(table[name]) / 2:
+            empty = f"{1 - len(there) / len(table[name]):.0%} of its cells are empty"
+            told = f'{empty}: leave it out, or say missing = "indicator"'
+            steps.append(f"{one_line(name, 40)}: {told}")
     if trouble:
         steps.append(f"put right: {trouble}")
     tuned = path.with_stem(f"{path.stem}-tuned")
@@ -299,6 +336,26 @@ def _for_table(
         f"{program()} receipt RUN CLIENT --letter letter.html",
     ]
     return text, plan, steps
+
+
+#: What is done with columns that were known by their names.
+_BY_NAME = {
+    "date": "by their names dates, which become days; their first and last one are to be filled in",
+    "text": "by their names categories, whose values are to be filled in",
+    "free text": "by their names free text, and left out: no bounds could hold it",
+    "id": "by their names numbers of rows, and left out: a model would learn rows by heart",
+}
+
+
+def _together(bounds: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Bounds of columns, with one line for those that are numbered and have the same."""
+    found = dict(bounds)
+    for pattern, names in alike(bounds).items():
+        first = bounds[names[0]]
+        if all(bounds[name] == first for name in names):
+            found = {pattern if one == names[0] else one: value for one, value in found.items()}
+            found = {one: value for one, value in found.items() if one not in names}
+    return found
 
 
 #: Of a public table, the share of a column's numbers at each end that its bounds leave out.

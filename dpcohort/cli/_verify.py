@@ -25,6 +25,7 @@ from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import counted, one_line
 from dpcohort.runs import Receipt, Run, Verification, verify_run
 from dpcohort.runs._folder import find_runs
+from dpcohort.runs._receipts import file_name
 
 _SHOWN = 20
 
@@ -105,8 +106,11 @@ def _print_verification(verification: Verification) -> None:
 
 def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
-    client: Annotated[str, Argument(help="Id of the client.")],
+    client: Annotated[str | None, Argument(help="Id of the client.")] = None,
     letter: LetterOption = None,
+    letters: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write one for each client into a new folder.")
+    ] = None,
     draft: DraftOption = False,
     registry: Annotated[
         Path | None,
@@ -119,6 +123,13 @@ def receipt(
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
     loaded = Run.load(run)
+    if client is None:
+        if letters is None or letter is not None or registry is not None or as_json:
+            raise InputError.because("name a client; or all of them by --letters FOLDER alone.")
+        _write_letters(letters, loaded, run, draft=draft)
+        return
+    if letters is not None:
+        raise InputError.because("--letters is for all clients; --letter FILE.html is for one.")
     found = loaded.receipt(client)
 
     verified = verify_run(run, method="pld")
@@ -135,6 +146,24 @@ def receipt(
         if not verified.holds:
             _print_verification(verified)
     if not (found.holds and verified.holds):
+        raise typer.Exit(1)
+
+
+def _write_letters(folder: Path, run: Run, shown: Path, *, draft: bool) -> None:
+    """A letter for each client that was promised something."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError("--letters", given=str(folder), allowed="a new or empty folder")
+    receipts = [one for one in run.receipts() if not one.public]
+    verified = verify_run(shown, method="pld")
+    for receipt in receipts:
+        name = file_name(run.plan.population.index_of(receipt.client), receipt.client)
+        page = folder / f"{name}.html"
+        if receipt is receipts[0] and (draft or not receipt.unprotected):
+            folder.mkdir(parents=True, exist_ok=True)
+        _write_letter(page, run, receipt, verified, shown=shown, draft=draft)
+    say(f"Wrote {counted(len(receipts), 'letter')} into {folder}.")
+    if not (verified.holds and all(one.holds for one in receipts)):
+        _print_verification(verified)
         raise typer.Exit(1)
 
 

@@ -81,6 +81,8 @@ def table_config(
     categories: Mapping[str, Sequence[Any]],
     target_bounds: Sequence[float] = (),
     left_out: Sequence[str] = (),
+    proposed: Sequence[str] = (),
+    dates: Sequence[str] = (),
     public: bool = False,
     cohort_size: int = 10,
 ) -> str:
@@ -99,6 +101,8 @@ def table_config(
         categories: the values of each column of text.
         target_bounds: of a number that is predicted.
         left_out: columns that are left out, which is said.
+        proposed: columns whose bounds are proposed by their names.
+        dates: columns of dates.
         public: whether all records are public, and results on the test records may be published.
         cohort_size: draws in each round.
 
@@ -126,7 +130,7 @@ def table_config(
         "features": "what the model sees",
     }
     origin = "From what is known, not from the data."
-    if any(bounds.values()):
+    if any(bounds.values()) and not proposed:
         origin = "Of the table, which is public: all but 1 % at each end."
     task = _TASK if kind == "classification" else f'\n\n[task]\nkind = "{kind}"'
     if kind == "regression":
@@ -143,11 +147,22 @@ def table_config(
         public="public = true" if public else "# public = true",
         person=_PERSON if person is None else "",
         origin=origin,
-        bounds=_open(bounds, "smallest and largest, such as [0, 110]"),
+        bounds=_commented(bounds, _said_of_bounds(bounds, proposed, dates)),
         categories=_open(categories, 'such as ["no", "yes"]'),
         task=task,
         execution=execution[execution.index("[model]") :].rstrip("\n"),
     )
+
+
+def _said_of_bounds(
+    bounds: Mapping[str, Sequence[Any]], proposed: Sequence[str], dates: Sequence[str]
+) -> dict[str, str]:
+    said = dict.fromkeys(proposed, "PROPOSED by its name: check it")
+    for name in (name for name, ends in bounds.items() if not ends):
+        example = "dates, such as ['2015-01-01', '2025-12-31']"
+        example = example if name in dates else "smallest and largest, such as [0, 110]"
+        said[name] = f"{_FILL}: {example}"
+    return said
 
 
 _TASK = """

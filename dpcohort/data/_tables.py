@@ -55,6 +55,7 @@ Problems = dict[int, str]
 #: Column names to cells, one a record: text, numbers, truth values, None or NaN where missing.
 Table = Mapping[str, Sequence[Any]]
 
+_NONE = ("none", "None", "NONE")
 _TEST_STREAM = 23
 _TRUTHS = {"true": 1.0, "false": 0.0}
 _WHY = (
@@ -218,7 +219,9 @@ class TableColumns:
             words = f"the column {name} by its name says whose a row is, and no person is named: "
             words += "each promise is about one record, and somebody with several is protected "
             words += f'less. Say person = "{one_line(one, 60)}" to protect persons.'
-            cells = [_word(cell) for cell in compress(table[one], public) if not _is_missing(cell)]
+            cells = [
+                _word(cell) for cell in compress(table[one], public) if not is_missing_cell(cell)
+            ]
             if cells:
                 several = sum(count for count in Counter(cells).values() if count > 1)
                 words += f" Of {counted(len(cells), 'public record')} {several:,} are of persons "
@@ -356,7 +359,7 @@ class TableColumns:
         """What cells of a column hold that was not stated, with how many there are."""
         if name in self.categories:
             is_other = self._one_hot(name, cells, {})[0][:, -1] == 1
-            unknown = sum(not _is_missing(cell) for cell in compress(cells, is_other))
+            unknown = sum(not is_missing_cell(cell) for cell in compress(cells, is_other))
             more = "is another value than was listed" if unknown == 1 else "are values not listed"
             return [f"{counted(unknown, 'cell')} {more}, and counts as other"] if unknown else []
         problems: Problems = {}
@@ -712,16 +715,18 @@ def columns_of_frame(table: Any) -> Table:
 
 
 def kind_of(cells: Sequence[Any]) -> str:
-    """Whether a column holds ``number``s, ``text`` of few values, or ``free text``.
+    """Whether a column holds ``number``s, ``date``s, ``text`` of few values, or ``free text``.
 
     Example:
         >>> kind_of(["1", "2,5", ""]), kind_of(["a", "b", "a", "a"]), kind_of(["x1", "y2", "z3"])
         ('number', 'text', 'free text')
     """
-    there = [cell for cell in cells if not _is_missing(cell)]
+    there = [cell for cell in cells if not is_missing_cell(cell)]
     distinct = {_word(cell) for cell in there}
-    if all(not isinstance(c, str) or number_in(c) is not None for c in there):
+    if all(not isinstance(c, str) or _number_in_cell(c.strip()) is not None for c in there):
         return "number"
+    if all(_days_of_cell(cell) is not None for cell in there):
+        return "date"
     return "text" if len(distinct) <= max(2, min(50, len(there) // 2)) else "free text"
 
 
@@ -729,13 +734,15 @@ def values_of(cells: Sequence[Any]) -> list[Any]:
     """The different values of a column that is public, numbers as such, in order.
 
     Example:
-        >>> values_of(["2", "1", "", "2"]), values_of(["b", "a"])
-        ([1, 2], ['a', 'b'])
+        >>> values_of(["2", "1", "", "2"]), values_of(["b", "a", "A", "none", ""])
+        ([1, 2], ['a', 'b', 'none'])
     """
-    words = {_word(cell) for cell in cells if not _is_missing(cell)}
-    numbers = {word: number_in(word) for word in words}
+    words = {_word(cell) for cell in cells if not is_missing_cell(cell)}
+    numbers = {word: _number_in_cell(word) for word in words}
     if None in numbers.values():
-        return sorted(words)
+        # Beside other words, none is a value like them; those that differ in case only are one.
+        words |= {_word(cell) for cell in cells if isinstance(cell, str) and _word(cell) in _NONE}
+        return sorted({word.casefold(): word for word in sorted(words)}.values())
     found = sorted({value for value in numbers.values() if value is not None})
     return [int(value) if value.is_integer() else value for value in found]
 
@@ -752,7 +759,7 @@ def client_names(name: str, cells: Sequence[Any]) -> list[str]:
     """
     problems: Problems = {}
     names = _by_value(
-        name, cells, lambda cell: "" if _is_missing(cell) else _word(cell), problems, ""
+        name, cells, lambda cell: "" if is_missing_cell(cell) else _word(cell), problems, ""
     )
     if "" in names:
         place = names.index("")
@@ -781,7 +788,7 @@ def person_names(
         step = did_you_mean(name, table)
         raise InputError("person", given=name, allowed="a column of the table", next_step=step)
     words = _by_value(
-        name, table[name], lambda cell: "" if _is_missing(cell) else _word(cell), {}, ""
+        name, table[name], lambda cell: "" if is_missing_cell(cell) else _word(cell), {}, ""
     )
     check_persons(name, words, blank=blank, whole=whole)
     return np.array(words)
@@ -859,7 +866,8 @@ def _by_value(
     return values
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing_cell(cell: Any) -> bool:
+    """Whether a cell is empty, or one of the words that stand for that."""
     if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING_WORDS):
         return True
     return isinstance(cell, float | np.floating) and cell != cell
@@ -875,10 +883,10 @@ def _word(value: Any) -> str:
 
 
 def _same(word: str) -> str:
-    """A text that is equal for texts of the same number or truth value."""
+    """A text that is equal for texts of the same number or truth value, and in any case."""
     if (value := number_in(word)) is not None:
         return _word(value)
-    return word.lower() if word.lower() in _TRUTHS else word
+    return word.casefold()
 
 
 def places_of(values: Sequence[Any]) -> dict[str, int]:
@@ -932,11 +940,11 @@ def numbers_of(
 
 def _number_of_cell(cell: Any) -> float | None:
     """A cell as a number, NaN where it is missing; None where it is none."""
-    if _is_missing(cell):
+    if is_missing_cell(cell):
         return np.nan
     if isinstance(cell, str):
         word = cell.strip().lower()
-        return _TRUTHS[word] if word in _TRUTHS else number_in(cell)
+        return _TRUTHS[word] if word in _TRUTHS else _number_in_cell(word)
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -957,9 +965,33 @@ _DATE, _EPOCH = re.compile(r"\d{4}-\d\d-\d\d(?!\d)", re.ASCII), date(1970, 1, 1)
 
 def _days_of_cell(cell: Any) -> float | None:
     """A cell as days since 1970, NaN where it is missing; None where it is no date."""
-    if _is_missing(cell):
+    if is_missing_cell(cell):
         return np.nan
     return _days(str(cell)) if isinstance(cell, str | date | np.datetime64) else None
+
+
+def _number_in_cell(word: str) -> float | None:
+    """The number of a cell as people write it: 12 %, 1 234 567, 1,234,567 or 1'234.5.
+
+    1,234 alone is none: it may as well be 1.234.
+
+    Example:
+        >>> [_number_in_cell(one) for one in ("12 %", "1,234,567", "1.234.567,8", "1'234", "1,234")]
+        [12.0, 1234567.0, 1234567.8, 1234.0, None]
+    """
+    plain = word.removesuffix("%").strip()
+    if (grouped := _GROUPED.fullmatch(plain)) is not None:
+        whole, mark, end = grouped["whole"], grouped["mark"], grouped["end"]
+        if whole.count(mark) > 1 or end or mark not in ",.":
+            return number_in(whole.replace(mark, "") + end.replace(",", "."))
+    return number_in(plain)
+
+
+_GROUPED = re.compile(
+    r"(?P<whole>[+-]?\d{1,3}(?P<mark>[,.'\u00a0\u202f ])\d{3}(?:(?P=mark)\d{3})*)"
+    r"(?P<end>(?:(?!(?P=mark))[.,]\d+)?)",
+    re.ASCII,
+)
 
 
 def _needed_numbers(name: str, cells: Sequence[Any], problems: Problems) -> FloatArray:

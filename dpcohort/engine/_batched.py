@@ -415,6 +415,8 @@ class BatchedEngine(Engine):
                 gather=None if self._records.transform else self._records.gather_from,
                 stored=self._records.stored,
             )
+            if self._isolated:
+                self._isolated[0].record_frequent_passes(parameters[0], workers=self.workers)
             if self.workers == 1:
                 for task in tasks:
                     run(task)
@@ -516,7 +518,7 @@ class BatchedEngine(Engine):
         limit = self._draws_per_pass
         if self._linear is not None and limit is None:
             widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
-            limit = self._linear.draws_at_a_time(widest)
+            limit = self._linear.draws_at_a_time(widest, formed=self._is_private)
         elif self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
             limit = 1 if self._device.type == "cpu" and not self._joined else max(1, wide)

@@ -150,10 +150,25 @@ class IsolatedModel:
         if self._network is not None:
             path = self._network.path
             other._network = ClippedNetwork(self._known, self._loss, *self._made_up(1), path=path)
+            other._network.own_passes = self._network.own_passes
         elif self.path.kind == "process":
             with suppress(InputError):  # where only the first can have processes, all share them
                 other._alone = self._gradients_alone()
         return other
+
+    def record_frequent_passes(self, weights: Tensor, *, workers: int) -> None:
+        """Record passes that come often, where they are tried as the others were.
+
+        Args:
+            weights: [D], any.
+            workers: how many threads run passes, none of them now.
+        """
+        if self._network is None or not self._network.record_own_gradients(
+            weights, workers=workers
+        ):
+            return
+        if not self._is_tried(self._network):
+            self._network.own_passes.update(dict.fromkeys(self._network.own_passes))
 
     def joined_draws(self, gather: Callable[[Tensor], Any], most_rows: int) -> JoinedDraws | None:
         """What adds up many draws in one pass; None where records are computed one by one.

@@ -2,8 +2,9 @@
 """Clipped gradients of a model that is one linear layer, in closed form, of many draws at once.
 
 The gradient of a record is an outer product, r x^T: x is its row with a 1 for the bias, and r, the
-residual, the gradient of its loss by the layer's outputs. Its norm is |r| |x|. Of a person, whose
-record is several rows, it is the sum of these products. So no network is run and no graph is kept:
+residual, the gradient of its loss by the layer's outputs. Its norm is |r| |x|. Second moments
+(``SecondMoments``) are further residuals, κ x. Of a person, whose record is several rows, the
+gradient is the sum of these products. So no network is run and no graph is kept:
 two small products of matrices and a few operations on single numbers, for all draws of a round.
 
 Everything is in 64 bits, and in **lines** of as many records as the model's shape alone says,
@@ -34,7 +35,7 @@ from dpcohort.engine.clipping import ClippingPath, FlatLayout, Loss, clip_factor
 from dpcohort.engine.clipping import _per_example as per_example
 from dpcohort.models._apart import not_proved_apart
 from dpcohort.models._each_alone import treats_alike
-from dpcohort.models._moments import MomentsLoss
+from dpcohort.models._moments import MomentsLoss, SecondMoments
 from dpcohort.models._persons import PersonLoss, PersonModel, null_like
 
 #: Inputs and targets of some stored rows. SENSITIVE.
@@ -77,6 +78,7 @@ class LinearModel:
         layout: of the model's parameters.
         inputs: [n, ...] of the right shape and type; no number of it is looked at.
         targets: [n, ...].
+        scale: κ of second moments; 0 without them.
 
     Example:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -89,16 +91,26 @@ class LinearModel:
     """
 
     def __init__(
-        self, layer: nn.Linear, loss: Loss, layout: FlatLayout, inputs: Tensor, targets: Tensor
-    ) -> None:
-        self._loss, self._layout = loss, layout
+        self, layer: nn.Linear, loss: Loss, layout: FlatLayout, inputs: Tensor, targets: Tensor,
+        *, scale: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._loss, self._dimension = loss, layout.dimension
         self._outputs, self._inputs = layer.weight.shape
+        #: κ of second moments; 0 without them.
+        self._scale = scale
+        #: Residuals of a row by layer: those of moments, and behind them those of the outputs.
+        self._heights = [self._inputs, self._outputs] if scale else [self._outputs]
+        self._residuals = sum(self._heights)
+        #: Places of weight and bias of each layer in the vector of parameters.
+        places = [place for place, _ in layout.places.values()]
+        each = 1 + (layer.bias is not None)
+        self._places = [places[i : i + each] for i in range(0, len(places), each)]
         #: Rows that make one record: those of a person.
         self._each = inputs.shape[1] if isinstance(loss, PersonLoss) else 1
         # The bias is the weight of one more input, which is always 1.
         self._used = self._inputs + (layer.bias is not None)
         self._width = -(-self._used // _ALIGNED) * _ALIGNED
-        self._numbers = self._outputs * self._width
+        self._numbers = self._residuals * self._width
         #: Records of a line.
         self.line = _LINE if self._numbers <= _LARGE else _SHORT_LINE
         target = null_like(targets) if isinstance(loss, PersonLoss) else targets.new_zeros(())
@@ -120,22 +132,30 @@ class LinearModel:
         if not is_ours(loss) or not_proved_apart(model) is not None or inputs.is_cuda:
             return None
         rows = inputs.flatten(0, 1) if isinstance(model, PersonModel) else inputs
+        of_rows = loss.of_rows if isinstance(loss, PersonLoss) else loss
         parts = [part for part in model.modules() if not isinstance(part, nn.Sequential)]
-        layers = [part for part in parts if type(part) is nn.Linear]
+        moments = [part for part in parts if isinstance(part, SecondMoments)]
+        known = [part.moments for part in moments]
+        layers = [part for part in parts if type(part) is nn.Linear and part not in known]
         flattens = [part for part in parts if type(part) is nn.Flatten]
-        others = len(parts) - len(layers) - len(flattens)
+        others = len(parts) - len(layers) - len(flattens) - 2 * len(moments)
         others -= sum(type(part) in (nn.Identity, PersonModel) for part in parts)
         fits = (
             len(layers) == 1
             and others == 0
             and parts[-1] is layers[0]
+            and isinstance(of_rows, MomentsLoss) == bool(moments)
+            and all(part.training for part in moments)
             and all((part.start_dim, part.end_dim) == (1, -1) for part in flattens)
             and (rows.dim() == 2 or len(flattens) > 0)
             and rows.is_floating_point()
             and layers[0].in_features == math.prod(rows.shape[1:])
-            and all(parameter.requires_grad for parameter in layers[0].parameters())
+            and all(parameter.requires_grad for parameter in model.parameters())
         )
-        return cls(layers[0], loss, FlatLayout(model), inputs, targets) if fits else None
+        if not fits:
+            return None
+        scale = moments[0].scale if moments else 0.0
+        return cls(layers[0], loss, FlatLayout(model), inputs, targets, scale=scale)
 
     @property
     def path(self) -> ClippingPath:
@@ -143,9 +163,14 @@ class LinearModel:
         reason = "one linear layer, whose gradients have a closed form"
         return ClippingPath("stacked", reason, 6 * self._each * self._outputs)
 
-    def draws_at_a_time(self, batch_size: int) -> int:
-        """How many draws of this public size are worth a pass of one processor."""
-        numbers = self._lines_for(batch_size) * self.line * self._numbers
+    def draws_at_a_time(self, batch_size: int, *, formed: bool) -> int:
+        """How many draws of this public size are worth a pass of one processor.
+
+        Args:
+            batch_size: the public size of a batch.
+            formed: whether the gradients of records are, as for sums of integers.
+        """
+        numbers = self._lines_for(batch_size) * self.line * self._numbers_kept(formed=formed)
         return max(1, 4 * _AT_A_TIME // numbers)
 
     def clipped_sums(
@@ -169,9 +194,9 @@ class LinearModel:
         Returns:
             The sums, and how many records contribute nothing as their gradients are not finite.
         """
-        total = torch.zeros(len(rows), self._outputs, self._width, dtype=torch.float64)
+        total = torch.zeros(len(rows), self._residuals, self._width, dtype=torch.float64)
         clip, lost = torch.tensor(clips, dtype=torch.float64), 0
-        for lines in self._lines(weights, rows, gather, batch_sizes):
+        for lines in self._lines(weights, rows, gather, batch_sizes, formed=False):
             residuals, norms = self._gradients(lines)
             factors = clip_factors(norms.square_(), clip[lines.draw, None]) * lines.there
             finite, values = torch.isfinite(norms), lines.rows
@@ -195,9 +220,9 @@ class LinearModel:
         lattices: Sequence[Lattice],
     ) -> Tensor:
         """The same on the lattices of the draws, [draws, D] int64. SENSITIVE."""
-        total = torch.zeros(len(rows), self._outputs, self._width, dtype=torch.int64)
+        total = torch.zeros(len(rows), self._residuals, self._width, dtype=torch.int64)
         terms = torch.tensor([(one.clip, one.bound) for one in lattices], dtype=torch.float64)
-        for lines in self._lines(weights, rows, gather, batch_sizes):
+        for lines in self._lines(weights, rows, gather, batch_sizes, formed=True):
             residuals, norms = self._gradients(lines)
             clip, bound = terms[lines.draw, None].unbind(-1)
             factors, finite = factors_and_finite(norms, lines.there, clip, bound)
@@ -206,7 +231,7 @@ class LinearModel:
             scaled = (residuals * factors.view(-1, 1, 1)).clamp_(-_LARGEST, _LARGEST)
             formed = self._products(scaled, lines.rows, norms.numel())
             sums = cut_sum(formed.view(*norms.shape, -1), bound)
-            total.index_add_(0, lines.draw, sums.view(len(sums), self._outputs, -1))
+            total.index_add_(0, lines.draw, sums.view(len(sums), self._residuals, -1))
         return self._flat(total)
 
     @torch.no_grad()
@@ -230,6 +255,7 @@ class LinearModel:
                     np.split(numbers, lines),
                     lambda at: (records[0][at], records[1][at]),
                     [1] * lines,
+                    formed=True,
                 )
                 for some in made:
                     residuals, norms = self._gradients(some)
@@ -239,13 +265,19 @@ class LinearModel:
 
         return treats_alike(rows_of, (inputs, targets), [self.line])
 
+    def _numbers_kept(self, *, formed: bool) -> int:
+        """Numbers that belong to a record while it is computed."""
+        gradient = self._numbers if formed or self._each > 1 else self._residuals
+        return gradient + self._each * self._width
+
     def _lines_for(self, batch_size: int) -> int:
         longest = batch_size + _MARGIN * math.sqrt(batch_size)
         return math.ceil(longest / self.line)
 
     def _lines(
-        self, weights: Tensor, rows: Sequence[IntArray], gather: Gather, batch_sizes: Sequence[int]
-    ) -> Iterator[_Lines]:
+        self, weights: Tensor, rows: Sequence[IntArray], gather: Gather,
+        batch_sizes: Sequence[int], *, formed: bool,
+    ) -> Iterator[_Lines]:  # fmt: skip
         """The batches in lines, as many at a time as a cache holds."""
         lengths = np.array([len(own) for own in rows])
         planned = np.array([self._lines_for(int(size)) for size in batch_sizes])
@@ -267,7 +299,7 @@ class LinearModel:
             matrix[..., self._inputs] = 1.0
         draw = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
         stacked = self._stacked(weights)
-        step = max(1, _AT_A_TIME // (self.line * (self._numbers + self._each * self._width)))
+        step = max(1, _AT_A_TIME // (self.line * self._numbers_kept(formed=formed)))
         for start in range(0, len(draw), step):
             some = slice(start, start + step)
             every = slice(start * self.line, (start + step) * self.line)
@@ -280,15 +312,19 @@ class LinearModel:
             )
 
     def _gradients(self, lines: _Lines) -> tuple[Tensor, Tensor]:
-        """Residuals [records, rows of a record, outputs], and norms [lines, records]."""
+        """Residuals [records, rows of a record, ...], and norms [lines, records]."""
         count = len(lines.draw)
         outputs = torch.bmm(lines.rows.view(count, -1, self._width), lines.weights.transpose(1, 2))
-        persons = isinstance(self._loss, PersonLoss)
-        shape = (-1, self._each, self._outputs) if persons else (-1, self._outputs)
-        point = outputs.view(shape).requires_grad_()
+        if self._scale:  # the output of moments is added to the loss: any will do
+            outputs = F.pad(outputs, (0, 1))
+        shape = (-1, self._each) if isinstance(self._loss, PersonLoss) else (-1,)
+        point = outputs.view(*shape, outputs.shape[-1]).requires_grad_()
         with torch.enable_grad():
             (found,) = torch.autograd.grad(self._loss(point, lines.targets).sum(), point)
-        residuals = found.view(-1, self._each, self._outputs)
+        residuals = found.view(-1, self._each, found.shape[-1])
+        if self._scale:
+            of_moments = self._scale * residuals[..., -1:] * lines.rows[..., : self._inputs]
+            residuals = torch.cat([of_moments, residuals[..., :-1]], dim=2)
         if self._each == 1:
             norms = torch.linalg.vector_norm(lines.rows, dim=(1, 2))
             norms *= torch.linalg.vector_norm(residuals, dim=(1, 2))
@@ -307,15 +343,20 @@ class LinearModel:
     def _stacked(self, weights: Tensor) -> Tensor:
         """[draws, outputs, width]: weight, bias and zeros."""
         parts = [
-            weights[:, place].reshape(len(weights), self._outputs, -1)
-            for place, _ in self._layout.places.values()
+            weights[:, place].reshape(len(weights), self._outputs, -1) for place in self._places[-1]
         ]
         return F.pad(torch.cat(parts, dim=2).double(), (0, self._width - self._used))
 
     def _flat(self, sums: Tensor) -> Tensor:
-        """[draws, D] of [draws, outputs, width]."""
-        weight, bias = sums[:, :, : self._inputs], sums[:, :, self._inputs : self._used]
-        return torch.cat([weight.flatten(1), bias.flatten(1)], dim=1)
+        """[draws, D] of [draws, residuals, width]."""
+        flat, start = sums.new_empty(len(sums), self._dimension), 0
+        for places, rows in zip(self._places, self._heights, strict=True):
+            own = sums[:, start : start + rows]
+            flat[:, places[0]] = own[..., : self._inputs].flatten(1)
+            for place in places[1:]:
+                flat[:, place] = own[..., self._inputs]
+            start += rows
+        return flat
 
 
 def is_ours(loss: Loss) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules import module as hooks_of_all
 
+from dpcohort.models._moments import SecondMoments
 from dpcohort.models._persons import PersonModel
 
 #: Of these, an output of an example is a function of that example and the parameters: they act on
@@ -33,7 +34,7 @@ _APART = (
     nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
     nn.AdaptiveAvgPool2d,
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm,
-    PersonModel,
+    PersonModel, SecondMoments,
 )  # fmt: skip
 #: Values of a layer's attributes that can do nothing.
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)

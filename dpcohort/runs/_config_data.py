@@ -14,6 +14,7 @@ from dpcohort.config._schema import DataSection
 from dpcohort.config._settings import within
 from dpcohort.data import Dataset, PersonTerms, TableColumns, load_dataset, read_table
 from dpcohort.data._arrays import load_arrays, map_npy, of_path
+from dpcohort.data._column_names import spread_out
 from dpcohort.data._private_bounds import read_estimate
 from dpcohort.data._tables import Table, client_names, table_dataset
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
@@ -168,8 +169,8 @@ def table_columns(config: Config) -> TableColumns:
             client=section.client,
             person=section.person,
             features=tuple(section.features),
-            categories=section.categories,
-            bounds=bounds,
+            categories=spread_out(section.categories, section.features),
+            bounds=spread_out(bounds, section.features),
             missing=section.missing,
             labels=tuple(section.labels),
         )

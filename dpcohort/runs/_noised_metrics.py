@@ -47,6 +47,8 @@ _WORTH_ASKING = 0.15
 _CLEAR = 4.0
 #: Beyond so many classes, no class is told of by itself.
 _MOST_CLASSES = 50
+#: Of so few classes each is held against the rest, for this share of a record's squared length.
+_FEW_CLASSES, _FOR_EACH_CLASS = 10, 0.2
 #: Log-odds of the second of two classes at which its scores are told apart, and their negatives.
 _UPPER_EDGES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.3, 2.6, 3.0, 3.5, 4.5)
 _EDGES = np.array([*(-edge for edge in reversed(_UPPER_EDGES)), 0.0, *_UPPER_EDGES])
@@ -254,6 +256,93 @@ class Classes(Questions):
         return solved
 
 
+class Labels(Questions):
+    """The same of several yes-or-no questions about a record, and means over them.
+
+    Each is asked as one about two classes; intervals of means hold whatever the labels have in
+    common.
+
+    Args:
+        labels: how many, each with a score of its own.
+
+    Example:
+        >>> three = Labels(3)
+        >>> rows = three.rows(np.full((2, 3), 9.0), np.array([[1, 0, 1], [0, 0, 0]]))
+        >>> bool((np.linalg.norm(rows, axis=1) <= 1).all()), len(three.weights)
+        (True, 201)
+    """
+
+    headline = "accuracy"
+
+    def __init__(self, labels: int) -> None:
+        self._of_one, self._labels = Classes(Task(outputs=2)), labels
+        self.weights = np.tile(self._of_one.weights, labels) / math.sqrt(labels)
+
+    def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
+        truths = np.nan_to_num(labels.astype(np.float64), nan=-1.0).astype(np.int64)
+        pairs = (np.stack([0.0 * score, score], axis=1) for score in outputs.T)
+        asked = zip(pairs, truths.T, strict=True)
+        return np.concatenate([self._of_one.answers(*one) for one in asked], axis=1)
+
+    def _each(self, values: FloatArray) -> FloatArray:
+        return values.reshape(self._labels, -1)
+
+    def metrics(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
+        parts = zip(self._each(means), self._each(noise), strict=True)
+        each = [self._of_one.metrics(*part, spread) for part in parts]
+        found = {}
+        for name in each[0]:
+            ends = np.array([tuple(asdict(one[name]).values()) for one in each], np.float64)
+            known = not np.isnan(ends).any()
+            found[name] = Estimate(*ends.mean(0).tolist()) if known else _UNKNOWN
+        return found
+
+    def half_width(self, noise: FloatArray, spread: float) -> float:
+        widths = [self._of_one.half_width(one, spread) for one in self._each(noise)]
+        return float(np.mean(widths))
+
+
+class SeveralClasses(Classes):
+    """Those of several classes, and the mean AUC of each class against the rest.
+
+    Args:
+        task: with a few classes; more are too many to be told apart.
+
+    Example:
+        >>> three = SeveralClasses(Task(outputs=3))
+        >>> rows = three.rows(np.eye(3) * 9.0, np.array([0, 1, 1]))
+        >>> bool((np.linalg.norm(rows, axis=1) <= 1).all()), len(three.weights)
+        (True, 212)
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._own, self._rest = len(self.weights), Labels(task.outputs)
+        of_both = [
+            math.sqrt(1 - _FOR_EACH_CLASS) * self.weights,
+            math.sqrt(_FOR_EACH_CLASS) * self._rest.weights,
+        ]
+        self.weights = np.concatenate(of_both)
+
+    def answers(self, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
+        finite = np.isfinite(outputs).all(axis=1, keepdims=True)
+        chances = self._task.chances(np.where(finite, outputs, 0.0))
+        scores = np.where(finite, logit(chances) + math.log(self._classes - 1), np.nan)
+        there = (labels >= 0) & (labels < self._classes)
+        classes = np.arange(self._classes)
+        is_class = np.where(there[:, None], labels[:, None] == classes, -1)
+        rest = self._rest.answers(scores, is_class)
+        return np.concatenate([super().answers(outputs, labels), rest], axis=1)
+
+    def metrics(self, means: FloatArray, noise: FloatArray, spread: float) -> dict[str, Estimate]:
+        found = super().metrics(means[: self._own], noise[: self._own], spread)
+        rest = self._rest.metrics(means[self._own :], noise[self._own :], spread)
+        return {**found, "auc": rest["auc"]}
+
+    def half_width(self, noise: FloatArray, spread: float) -> float:
+        return super().half_width(noise[: self._own], spread)
+
+
 def _share(shares: FloatArray, which: FloatArray, variance: Any) -> Estimate:
     return _estimate(float(which @ shares), variance(which), 0.0, 1.0)
 
@@ -389,7 +478,9 @@ def questions_of(task: Task) -> Questions:
         'mae'
     """
     if task.predicts_classes:
-        return Classes(task)
+        return SeveralClasses(task) if 2 < task.outputs <= _FEW_CLASSES else Classes(task)
+    if task.kind == "multi-label":
+        return Labels(task.outputs)
     if task.bounds is not None:
         return Numbers(task)
     why = "has no bounds: give task.bounds" if task.kind == "counts" else "is not built"
@@ -420,10 +511,11 @@ def is_worth_asking(
     Of classes, the interval of the accuracy must be within 15 points of it; from public numbers.
     """
     grouped = (data.persons is None) == (data.test_persons is None)
-    known = data.task.predicts_classes or data.task.bounds is not None
+    is_share = data.task.kind in ("classification", "multi-label")
+    known = is_share or data.task.bounds is not None
     if data.test_clients is None or not grouped or not known:
         return False
-    if not data.task.predicts_classes:
+    if not is_share:
         return True
     owners = data.test_clients
     if data.test_persons is not None:

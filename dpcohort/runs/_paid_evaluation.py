@@ -335,6 +335,8 @@ def noised_integers(raw_rows: FloatArray, lattice: Lattice, key: bytes) -> IntAr
 
     from dpcohort.engine._lattice import add_rounded_gaussian_
 
+    if not len(raw_rows):  # who has no test records still adds its noise to the others'
+        raw_rows = np.zeros((1, raw_rows.shape[1]))
     total = lattice.clipped_sum(torch.from_numpy(raw_rows))
     found: IntArray = add_rounded_gaussian_(total, lattice.exponent, key).numpy()
     return found

@@ -132,6 +132,11 @@ class ClientReceipt(ABC):
         """What was paid beside the rounds: on what, epsilon and delta."""
         return ()
 
+    @property
+    def paid_alone(self) -> Sequence[float]:
+        """Epsilon of each of these if all others collude."""
+        return [epsilon for _, epsilon, _ in self.paid]
+
     def in_all(self) -> Self:
         """The receipt with the whole promise, and with all that was spent of it."""
         return self
@@ -293,6 +298,12 @@ class Receipt(ClientReceipt):
             (f"{IN_WORDS[one['what']]} ({one['id'][:8]})", one["epsilon"], one["delta"])
             for one in charges
         ]
+
+    @property
+    def paid_alone(self) -> Sequence[float]:
+        """Epsilon of each of these if all others collude."""
+        charges = () if self.charged is None else self.charged["paid"]
+        return [one.get("alone_epsilon", one["epsilon"]) for one in charges]
 
     @property
     def _computed(self) -> dict[str, Any]:
@@ -664,8 +675,18 @@ def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping
                 file.write(json.dumps(receipt.to_dict(), ensure_ascii=False) + "\n")
         return
     for receipt in found:
-        name = f"{positions[receipt.client]}-{quote(receipt.client, safe='')[:60]}.json"
-        write_json(folder / name, receipt.to_dict())
+        name = file_name(positions[receipt.client], receipt.client)
+        write_json(folder / f"{name}.json", receipt.to_dict())
+
+
+def file_name(position: int, client: str) -> str:
+    """What files about a client are called, without their ending.
+
+    Example:
+        >>> file_name(3, "St. Mary/ward")
+        '3-St.%20Mary%2Fward'
+    """
+    return f"{position}-{quote(client, safe='')[:60]}"
 
 
 def read_receipts(folder: Path) -> list[tuple[Path, Receipt]]:

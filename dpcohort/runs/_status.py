@@ -155,10 +155,14 @@ def describe(status: dict[str, Any]) -> str:
         >>> describe({"doing": "asks for updates", "round": 2, "rounds": 8, "answered": ["lab"],
         ...           "waiting": ["ward"], "missing": {"ward": {"why": "its node is not online"}}})
         'round 3 of 8: waiting for ward (its node is not online)'
+        >>> describe({"doing": "asks for updates", "round": None, "rounds": 8})  # for keys
+        'asks for updates'
     """
     doing = str(status.get("doing", ""))
-    if doing == "asks for updates":
-        doing = f"round {status['round'] + 1} of {status['rounds']}"
+    if doing == "asks for updates" and status["round"] is not None:
+        doing = "evaluates the model"
+        if status["round"] < status["rounds"]:
+            doing = f"round {status['round'] + 1} of {status['rounds']}"
     missing = {c: one["why"] for c, one in status.get("missing", {}).items()}
     away = [c for c in status.get("waiting", []) if c in missing]
     if not away:

@@ -66,8 +66,9 @@ def test_a_table_becomes_a_config_without_a_look_at_its_values(terminal, tmp_pat
     assert "left out: note" in text
     assert "cohort_size = 3 " in text  # as many as there are clients
     terminal("plan", path, code=2)
-    assert "data.bounds.age is not filled in (and so are categories.smoker)" in terminal.errors
-    filled = text.replace("age = []", "age = [0, 110]").replace("smoker = []", 'smoker = ["no"]')
+    assert "data.categories.smoker is not filled in" in terminal.errors
+    assert "age = [0, 110]              # PROPOSED by its name" in text
+    filled = text.replace("smoker = []", 'smoker = ["no"]')
     path.write_text(filled.replace("labels = []", 'labels = ["well", "sick"]'))
     assert "3 promises certified" in terminal("plan", path, "--rounds", 4)
 
@@ -133,3 +134,47 @@ def test_options_of_tables_are_for_tables(terminal, tmp_path):
     terminal("new", tmp_path / "my.toml", "--from", "digits", "--label", "a", code=2)
     assert "a table (.csv, .parquet)" in terminal.errors
     terminal("new", tmp_path / "my.toml", "--from", tmp_path / "no.csv", *OPTIONS, code=3)
+
+
+def test_names_propose_bounds_and_say_what_to_do_with_a_column(terminal, tmp_path):
+    """Of names alone: the cells are the same in every column."""
+    numbered = ["q1", "q2", "q3"]
+    names = ["row_id", "patient_age", "sex", "admission_date", "notes", "BMI", *numbered]
+    names += ["income", "isSmoker"]
+    header = ",".join([*names, "hospital", "outcome"])
+    table, path = tmp_path / "wide.csv", tmp_path / "wide.toml"
+    table.write_text(f"{header}\n" + f"{','.join('1' * len(names))},a,1\n" * 40)
+    clients = tmp_path / "clients.csv"
+    said = terminal("new", path, "--from", table, *OPTIONS, "--clients", clients)
+    text = path.read_text()
+    for line in (
+        "patient_age = [0, 110]      # PROPOSED by its name",
+        "BMI = [10, 70]              # PROPOSED by its name",
+        "isSmoker = [0, 1]           # PROPOSED by its name",
+        "admission_date = []         # FILL IN: dates",
+        '"q*" = []                   # FILL IN',
+        "sex = []                    # FILL IN",
+        "# left out: row_id, notes",
+    ):
+        assert line in text
+    for words in ("by their names dates", "row_id: by their names", "--range q1=0:1000"):
+        assert words in said
+    filled = text.replace('"q*" = []', '"q*" = [1, 5]').replace("income = []", "income = [0, 9]")
+    filled = filled.replace("date = []", 'date = ["2015-01-01", "2025-12-31"]')
+    path.write_text(
+        filled.replace("sex = []", "sex = [1, 2]").replace("labels = []", "labels = [0, 1]")
+    )
+    clients.write_text("id,epsilon,delta\na,1,1e-4\n")
+    assert "1 promise certified" in terminal("plan", path, "--rounds", 2)
+
+
+def test_a_public_table_says_which_columns_are_of_no_use(terminal, tmp_path):
+    rows = [f"{i},1,{'' if i % 3 else i},2020-01-{1 + i % 9:02},a,{i % 2}" for i in range(60)]
+    table = tmp_path / "public.csv"
+    table.write_text("id,same,empty,seen,hospital,outcome\n" + "\n".join(rows) + "\n")
+    text = terminal("new", "-", "--from", table, *OPTIONS, "--public")
+    assert 'seen = ["2020-01-01", "2020-01-09"]' in text
+    assert "# left out: id" in text
+    said = terminal("new", tmp_path / "my.toml", "--from", table, *OPTIONS, "--public")
+    assert "same is the same in all rows" in said
+    assert "empty: 67% of its cells are empty" in said

@@ -186,6 +186,7 @@ VALUES = {
 }  # fmt: skip
 #: Places to write to, and texts that name no file.
 _OTHERS = """
+letters
 out letter registry picture figure csv backup keep to socket folder tensorboard wandb mlflow changes
 rule eta accountant guard label task which names mode receipt values origin device method model
 input_shape user host step sampler returns only rules selection aggregation at mirror ranges

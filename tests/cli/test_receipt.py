@@ -146,3 +146,14 @@ def test_a_letter_that_cannot_be_written(terminal, run, tmp_path):
     assert "is a folder" in terminal.errors
     terminal("receipt", run, "c", "--letter", tmp_path / "letter.html", code=2)
     assert not (tmp_path / "letter.html").exists()
+
+
+def test_letters_of_all_clients_are_written_at_once(terminal, run, tmp_path):
+    terminal("receipt", run, "--letters", tmp_path / "letters", code=2)  # a simulation
+    assert not (tmp_path / "letters").exists()
+    assert "2 letters" in terminal("receipt", run, "--letters", tmp_path / "letters", "--draft")
+    names = sorted(path.name for path in (tmp_path / "letters").iterdir())
+    assert names == ["0-%5Bred%5Da%5B%2Fred%5D.html", "1-b.html"]
+    assert "epsilon" in (tmp_path / "letters" / "1-b.html").read_text()
+    for wrong in ([], ["b", "--letters", tmp_path / "more"], ["--letters", tmp_path / "letters"]):
+        terminal("receipt", run, *wrong, code=2)

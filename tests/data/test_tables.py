@@ -4,6 +4,7 @@ from __future__ import annotations
 import csv
 import importlib
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -394,3 +395,40 @@ def test_heart_disease_is_four_hospitals():
     assert data.test_public
     assert data.task.names == ("healthy", "disease")
     assert np.abs(data.train_inputs).max() == 1
+
+
+def test_labels_and_values_are_read_in_any_case_and_numbers_as_people_write_them():
+    columns = TableColumns(
+        label="sick",
+        labels=("no", "yes"),
+        bounds={"share": (0, 100), "cost": (0, 2_000_000)},
+        categories={"smoker": ("none", "Some", "SOME")},
+    )
+    rows = {
+        "share": ["12 %", "50%", "7,5 %"],
+        "cost": ["1,000,000", "1.000.000,00", "500 000"],
+        "smoker": ["None", "some", "SOME"],
+        "sick": ["Yes", "NO", "no"],
+    }
+    inputs, labels, _ = columns.encode(rows)
+    assert labels.tolist() == [1, 0, 0]
+    assert inputs[:, 0] == pytest.approx([-0.76, 0.0, -0.85])
+    assert inputs[:, 1] == pytest.approx([0.0, 0.0, -0.5])
+    assert inputs[:, 2:].argmax(1).tolist() == [0, 1, 2]  # what is written comes first
+    with pytest.raises(InputError, match="not a number"):
+        columns.encode({**rows, "cost": ["1,000", "1", "1"]})  # 1 or 1000
+
+
+def test_dates_are_days_between_their_bounds():
+    columns = TableColumns(
+        label="sick", labels=("no", "yes"), bounds={"seen": ("2020-01-01", "2020-01-11")}
+    )
+    cells = ["2020-01-01", "2020-01-06T12:00", datetime(2020, 1, 11), "2031-01-01", "", "6.1.2020"]
+    rows = {"seen": cells, "sick": ["no"] * 6}
+    inputs, _, names, problems = columns.encode_leniently(rows)
+    assert inputs[:, 0] == pytest.approx([-1, 0, 1, 1, 0, 0])
+    assert names == ("seen",)
+    assert "record 6 is not a date" in problems[5]
+    for wrong in (["2020-01-01", "2020-13-01"], ["2020-01-02", "2020-01-01"], ["2020-01-01", 5]):
+        with pytest.raises(InputError, match="the first and the last date"):
+            TableColumns(label="sick", bounds={"seen": wrong})

@@ -14,6 +14,7 @@ from dpcohort.engine import BatchedEngine, Experiment, Lattice, Optimiser, Strea
 from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._linear import LinearModel
 from dpcohort.engine.clipping import clip_rows, per_example_gradients
+from dpcohort.models._moments import MomentsLoss, with_second_moments
 from dpcohort.models._persons import PersonLoss, PersonModel
 from dpcohort.tasks import Task, made_up_targets
 
@@ -28,26 +29,30 @@ TASKS = {
 }
 
 
-def setting(task: Task, *, each: int = 1, bias: bool = True) -> tuple[Any, ...]:
+def setting(task: Task, *, each: int = 1, bias: bool = True, scale: float = 0.0) -> tuple[Any, ...]:
     """A model, a loss, records (of persons with up to ``each`` rows) and weights."""
     rng = torch.Generator().manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, task.outputs, bias=bias))
     loss: Any = task.loss_on()
+    if scale:
+        model, loss = with_second_moments(model, scale), MomentsLoss(loss)
     x = torch.randn(RECORDS * each, INPUTS, generator=rng)
     y = made_up_targets(task, RECORDS * each)
     if each > 1:
         model, loss = PersonModel(model), PersonLoss(loss, averaged=True)
         x, y = x.view(RECORDS, each, INPUTS), y.view(RECORDS, each, *y.shape[1:]).clone()
         y[1::3, -1] = torch.nan if y.is_floating_point() else -100
-    weights = torch.randn(task.outputs * (INPUTS + bias), generator=rng)
+    weights = torch.randn(sum(p.numel() for p in model.parameters()), generator=rng)
     return model, loss, x, y, weights
 
 
 @pytest.mark.parametrize("each", [1, 3], ids=["records", "persons"])
+@pytest.mark.parametrize("scale", [0.0, 0.3], ids=["plain", "moments"])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_sums_are_those_of_autograd(task: Task, each: int) -> None:
+def test_sums_are_those_of_autograd(task: Task, scale: float, each: int) -> None:
     """For several draws at once, of other weights, clips and lattices each, in both ways."""
-    model, loss, x, y, weights = setting(task, each=each, bias=task.kind != "counts")
+    bias = task.kind != "counts"
+    model, loss, x, y, weights = setting(task, each=each, bias=bias, scale=scale)
     linear = LinearModel.of(model, loss, x, y)
     assert linear is not None
     draws = [np.arange(70), np.arange(70, RECORDS), np.arange(0)]
@@ -72,9 +77,13 @@ def test_sums_are_those_of_autograd(task: Task, each: int) -> None:
 SPOILT = [float("nan"), float("inf"), 3e38, -1e-45]
 
 
-@pytest.mark.parametrize("each", [1, 2], ids=["records", "persons"])
-def test_a_record_contributes_the_same_bits_alone_with_others_and_at_any_place(each: int) -> None:
-    model, loss, x, y, weights = setting(TASKS["classes"], each=each)
+@pytest.mark.parametrize(
+    ("each", "scale"), [(1, 0.0), (2, 0.0), (1, 0.3)], ids=["records", "persons", "moments"]
+)
+def test_a_record_contributes_the_same_bits_alone_with_others_and_at_any_place(
+    each: int, scale: float
+) -> None:
+    model, loss, x, y, weights = setting(TASKS["classes"], each=each, scale=scale)
     for place, value in enumerate(SPOILT):
         x[3 + 40 * place] = value
     single = IsolatedModel(model, loss, x[:3], y[:3])

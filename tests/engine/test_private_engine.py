@@ -22,7 +22,11 @@ from dpcohort.engine import (
     Streams,
 )
 from dpcohort.engine._experiment import cohort_of
+from dpcohort.engine._isolated import IsolatedModel
 from dpcohort.engine._lattice import release
+from dpcohort.engine.clipping import _network as network_module
+from dpcohort.engine.clipping import cross_entropy
+from dpcohort.engine.clipping._network import RecordedGradients
 from dpcohort.errors import InputError
 
 from .conftest import final
@@ -251,6 +255,52 @@ def test_workers_change_no_bit_of_a_private_sum(make_plan: Any, make_records: An
             pass
         found.append(state.parameters)
     assert torch.equal(found[0], found[1])
+
+
+def small_images(make_records: Any) -> tuple[nn.Module, ClientRecords]:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5),
+            nn.Tanh(), nn.Linear(5, 3),
+        )  # fmt: skip
+        return model, make_records(torch.randn(90, 1, 8, 8), [50, 40], dtype=torch.float32)
+
+
+def test_recorded_passes_change_no_bit_of_a_private_sum(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan([50, 40], [[0, 1, 0]] * 3, batch_size=30)
+    model, records = small_images(make_records)
+    found = []
+    for often, workers in ((10**9, 1), (0, 1), (0, 3)):
+        monkeypatch.setattr(network_module, "_OFTEN", often)
+        streams = Streams(None, zeros)
+        one = Experiment(plan=plan, records=records, streams=streams, optimiser=STEP)
+        trained = BatchedEngine(model, [one], workers=workers)
+        found.append(final(trained))
+        passes = trained.isolated._network.own_passes.values()
+        assert {type(one) for one in passes} == {int if often else RecordedGradients}
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_a_recorded_pass_that_treats_places_differently_is_not_used(
+    make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, records = small_images(make_records)
+    inputs, targets = records.gather(np.arange(3))
+    isolated = IsolatedModel(model, cross_entropy, inputs, targets)
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    real = RecordedGradients.parts
+
+    def by_place(self: RecordedGradients, *given: Tensor) -> Any:
+        first, *others = real(self, *given)
+        return [(first[0] * torch.linspace(1, 1.01, len(first[0]))[:, None], *first[1:]), *others]
+
+    monkeypatch.setattr(RecordedGradients, "parts", by_place)
+    isolated.record_frequent_passes(isolated.layout.flatten(model), workers=16)
+    assert set(isolated._network.own_passes.values()) == {None}
 
 
 def test_private_and_seeded_do_not_stand_side_by_side(make_plan: Any, make_records: Any) -> None:

@@ -15,6 +15,7 @@ from dpcohort.limits import exhausted
 from dpcohort.plain_text import visible
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import Run
+from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._status import Status
 
 
@@ -48,6 +49,8 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
         print(f"note: {visible(words)}", flush=True)
     for words in run.judged.get("warnings", []):
         print(f"WARNING: {visible(words)}", flush=True)
+    for name, metric in in_words((run.evaluation or {}).get("in_all", {})).items():
+        print(f"dpcohort: {name} {metric}, paid for by the clients", flush=True)
     check = run.check
     found = "" if check is None else f" {visible(check.sentence)}."
     last = f"dpcohort: finished, {run.rounds_done} rounds.{found} dpcohort verify {run.path}"

@@ -184,6 +184,11 @@ def write_kit(
         if table is not None:
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
+        elif persons is not None or plan.past.paid.kept:
+            arrays = ["inputs", "labels", *(["persons"] if persons is not None else [])]
+            held = [f"test_{name}" for name in arrays] if plan.past.paid.kept else []
+            names = ", ".join(f"`{name}`" for name in (*arrays, *held))
+            values["holds"] = f"one row a record in\n   {names}"
         given = model
         if model.weights:  # every part of a kit has them beside its file
             model = model.model_copy(update={"weights": _WEIGHTS})

@@ -340,7 +340,9 @@ class GuardTrainer:
         }
         if not requests:
             return found
-        replies, heard = self._ask(requests, {client: [0] for client in requests}, group="alone")
+        replies, heard = self._ask(
+            requests, {client: [0] for client in requests}, group=f"{round}-alone"
+        )
         summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
         write_exchange(self._run, summary, self._receipts)
         return found | {

@@ -256,9 +256,9 @@ class LocalTraining:
 
     def _answers(self, parameters: Vector) -> FloatArray:
         """Weighted answers of each unit that is held out, from its records alone. SENSITIVE."""
-        held = self._data.held_out
+        held, questions = self._data.held_out, questions_of(self._task)
         if held is None:
-            raise InputError.because("no records are held out for tests.")
+            return np.zeros((0, len(questions.weights)))
         persons = held.persons or Persons.alone(len(held))
         # As many rows of each person as anybody may have, so that the work tells of nobody's.
         rows = np.where(persons.rows < 0, persons.rows[:, :1], persons.rows).ravel()
@@ -268,7 +268,7 @@ class LocalTraining:
         module.load_state_dict(weights, strict=False)
         inputs = torch.from_numpy(held.inputs[rows])
         outputs = IsolatedOutputs(module, inputs[:1])(inputs).numpy()
-        raw_rows = questions_of(self._task).rows(outputs, held.labels[rows])
+        raw_rows = questions.rows(outputs, held.labels[rows])
         return replace(persons, rows=np.where(persons.rows < 0, -1, padded)).means(raw_rows)
 
     def _batches(self, sampling: Sampling, local_steps: int = 1) -> Batches:

@@ -85,9 +85,9 @@ class StackedLayer(nn.Module, ABC):
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Add the sums of clipped gradients, [draws] by factors [draws, rows], to [draws, D]."""
 
-    def own_gradients(self) -> list[Part] | None:
-        """Every row's own gradient in parts, as ``place`` takes their sums; None if not at hand."""
-        return None
+    @abstractmethod
+    def own_gradients(self) -> list[Part]:
+        """Every row's own gradient in parts, as ``place`` takes their sums; of a pass apart."""
 
     def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
         """Write the sums [..., numbers] of these parts to their places in [..., D]."""
@@ -455,6 +455,16 @@ class StackedEmbedding(StackedLayer):
         added = torch.zeros(draws * words, width, dtype=total.dtype, device=total.device)
         added.index_add_(0, where, weighted.reshape(-1, width))
         table.add_(added.view(draws, words, width))
+
+    def own_gradients(self) -> list[Part]:
+        """A table for each example, its words added up in order: atomic sums of a GPU have none."""
+        g, words = self.kept["gradients"], self.places["weight"][1][0]
+        rows = torch.arange(len(g), device=g.device)[:, None] * words
+        where = (self.kept["inputs"].reshape(len(g), -1) + rows).reshape(-1)
+        tables = torch.ops.aten.embedding_dense_backward(
+            g.reshape(-1, g.shape[-1]), where, len(g) * words, -1, False
+        )
+        return [(tables.view(len(g), -1),)]
 
 
 def _pairwise(tokens: Tensor, gradients: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -195,6 +195,8 @@ class ClippedNetwork:
         self._all_finite: Tensor | None = None
         #: How often passes of some shapes were done, and those that are replayed; copies share it.
         self.passes: dict[Shapes, int | RecordedPass | None] = {}
+        #: The same of passes for gradients of single records.
+        self.own_passes: dict[Shapes, int | RecordedGradients | None] = {}
         #: Local steps in two calls, by the width of their batches; copies share it too.
         self.steps: dict[int, RecordedStep] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
@@ -302,7 +304,7 @@ class ClippedNetwork:
         """
         if inputs.device.type != "cpu" or not self._can_be_recorded:
             return None
-        shapes = tuple((x.shape, x.stride(), x.dtype) for x in (weights, inputs, targets, clip))
+        shapes = _shapes_of(weights, inputs, targets, clip)
         found = self.passes.get(shapes, 0)
         if isinstance(found, int):
             self.passes[shapes] = found + 1
@@ -350,12 +352,7 @@ class ClippedNetwork:
         rng = torch.Generator().manual_seed(0)
 
         def make_up() -> list[Tensor]:
-            inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
-            if inputs.is_floating_point():
-                inputs.normal_(generator=rng)
-            else:
-                inputs.zero_()
-            return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
+            return [weights, *_made_up_like(shapes[1:3], rng), weights.new_ones(shapes[3][0])]
 
         def observe(weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> list[Tensor]:
             judged = _factors(self._pass(weights, inputs, targets), clip)
@@ -509,6 +506,13 @@ class ClippedNetwork:
         """
         if self.path.kind != "stacked":
             return [(self._per_example(weights, inputs, targets),)], _only
+        if inputs.device.type == "cpu" and self._can_be_recorded:
+            shapes = _shapes_of(weights, inputs, targets)
+            known = self.own_passes.get(shapes, 0)
+            if isinstance(known, RecordedGradients):
+                return known.parts(weights, inputs, targets), known.placed
+            if isinstance(known, int):
+                self.own_passes[shapes] = known + 1
         with full_precision_products(weights.device), _repeatable(weights.device):
             self._run(
                 weights.reshape(-1, weights.shape[-1]), inputs, targets, apart=True,
@@ -516,13 +520,8 @@ class ClippedNetwork:
             )  # fmt: skip
             # A layer that the loss does not come by has no gradient.
             layers = [layer for layer in self._layers if layer.squared_norms is not None]
-            own = [layer.own_gradients() for layer in layers]
-            if None in own:
-                raw = self._formed(weights, len(inputs))
-                self._release()
-                return [(raw,)], _only
+            found = [layer.own_gradients() for layer in layers]
         self._release()
-        found = [parts for parts in own if parts is not None]
 
         def placed(sums: Sequence[Tensor]) -> Tensor:
             total = sums[0].new_zeros(*sums[0].shape[:-1], self.layout.dimension)
@@ -532,6 +531,45 @@ class ClippedNetwork:
             return total
 
         return [part for parts in found for part in parts], placed
+
+    @torch.no_grad()
+    def record_own_gradients(self, weights: Tensor, *, workers: int) -> bool:
+        """Record passes of ``own_gradients`` that come often, as ``record_frequent_passes`` does.
+
+        Args:
+            weights: [D], any.
+            workers: how many threads run passes.
+
+        Returns:
+            Whether one was recorded.
+        """
+        found = False
+        for shapes, count in list(self.own_passes.items()):
+            if isinstance(count, int) and count >= _OFTEN * max(1, 64 // workers**2):
+                with suppress(RuntimeError, NotImplementedError, AttributeError, TypeError):
+                    self.own_passes[shapes] = None  # also where it fails
+                    self.own_passes[shapes] = self._recorded_gradients(weights, shapes)
+                    found = True
+                self._release()
+        return found
+
+    def _recorded_gradients(self, weights: Tensor, shapes: Shapes) -> RecordedGradients | None:
+        rng = torch.Generator().manual_seed(0)
+        arguments = _made_up_like(shapes[1:3], rng)
+        parts, placed = self.own_gradients(weights, *arguments)
+
+        def flat(*given: Tensor) -> list[Tensor]:
+            return [one for part in self.own_gradients(*given)[0] for one in part]
+
+        text = function_text("gradients", record(flat, [weights, *arguments]))
+        (replay,) = compiled(text, "gradients")
+        made = RecordedGradients(replay, tuple(map(len, parts)), placed)
+        for _ in range(2):
+            arguments = _made_up_like(shapes[1:3], rng)
+            wanted, again = flat(weights, *arguments), replay(weights, *arguments)
+            if not all(map(torch.equal, wanted, again)):
+                return None
+        return made
 
     @torch.no_grad()
     def own_losses(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -558,6 +596,40 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.deterministic = before
+
+
+@dataclass(frozen=True)
+class RecordedGradients:
+    """A recorded pass for the gradients of single records.
+
+    Attributes:
+        replay: the tensors of all parts, from weights, inputs and targets.
+        lengths: how many each part has.
+        placed: makes a vector of their sums.
+    """
+
+    replay: Function
+    lengths: tuple[int, ...]
+    placed: Callable[[Sequence[Tensor]], Tensor]
+
+    def parts(self, *given: Tensor) -> list[Part]:
+        """The parts of gradients. SENSITIVE."""
+        flat = iter(self.replay(*given))
+        return [tuple(itertools.islice(flat, length)) for length in self.lengths]
+
+
+def _shapes_of(*tensors: Tensor) -> Shapes:
+    return tuple((one.shape, one.stride(), one.dtype) for one in tensors)
+
+
+def _made_up_like(shapes: Shapes, rng: torch.Generator) -> list[Tensor]:
+    """Inputs of these shapes, and targets, all of them 0."""
+    inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes)
+    if inputs.is_floating_point():
+        inputs.normal_(generator=rng)
+    else:
+        inputs.zero_()
+    return [inputs, targets.zero_()]
 
 
 def _only(sums: Sequence[Tensor]) -> Tensor:

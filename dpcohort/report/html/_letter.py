@@ -86,7 +86,8 @@ def another_client(run: Run, k: int) -> Beside | None:
         for j in (k, other)
     ]
     certified = None
-    if not shared and not plan.past.paid.charges and None not in done:
+    is_charged = plan.past.paid.charges or run.later_charges()
+    if not shared and not is_charged and None not in done:
         certified = History(tuple(e for each in done if each for e in each.events)).epsilon(delta)
     return Beside(people.ids[other], epsilon, delta, certified)
 
@@ -140,9 +141,9 @@ def write_letter(
     if target.is_dir():
         raise InputError.because(f"{target} is a folder. Name a file: {target}/letter.html")
     training, receipt = receipt, receipt.in_all()
-    for _, epsilon, delta in training.paid:
+    for (_, epsilon, delta), own in zip(training.paid, training.paid_alone, strict=True):
         risk = None if risk is None else charged_risk(risk, epsilon=epsilon, delta=delta)
-        alone = None if alone is None else charged_risk(alone, epsilon=epsilon, delta=delta)
+        alone = None if alone is None else charged_risk(alone, epsilon=own, delta=delta)
     records, suppose, question = _WORDS[receipt.protects.name]
     page = fill_template(
         page_asset("letter.html.j2"),

@@ -605,13 +605,14 @@ def class_accuracy(group: Group) -> list[dict[str, Any]]:
     rows = [run.test.class_accuracy for run in group.runs if run.test is not None]
     if not rows or len({len(row) for row in rows}) != 1:
         return []
-    columns = np.array(rows, dtype=np.float64).T
-    found = []
+    columns, task = np.array(rows, dtype=np.float64).T, task_of(group.runs[0].settings)
+    found: list[dict[str, Any]] = []
     for number, column in enumerate(columns):
         if np.isfinite(column).all():
             interval = mean_interval((100 * column).tolist())
             low, high = _end(interval.low), _end(interval.high)
-            found.append({"class": number, "mean": interval.mean, "low": low, "high": high})
+            called = task.called(number) if len(task.names) == len(columns) else number
+            found.append({"class": called, "mean": interval.mean, "low": low, "high": high})
     return found
 
 

@@ -102,6 +102,9 @@ def test_guards_pay_release_once_and_all_books_agree(done):
     unit = plan.contract.unit.name
     assert (told["unit"], told["records"]) == (unit, 150 if unit == "person" else 300)
     assert told["in_all"]["accuracy"]["low"] > 0.6
+    page = (client_folder(kit, "lab") / "README.md").read_text()
+    assert "`test_inputs`" in page
+    assert ("`test_persons`" in page) == (unit == "person")
     assert set(told["clients"]) == set(NAMES)
     for receipt, whole in zip(run.receipts(), BUDGETS, strict=True):
         assert receipt.in_all().promised_epsilon == whole
@@ -301,6 +304,8 @@ def test_where_noise_is_distributed_only_a_masked_sum_leaves_and_the_price_if_al
     """Four clients in cohorts of three, of whom one may vanish: the fourth is heard alone."""
     names = [*NAMES, "clinic", "practice"]
     kit = make_kit(tmp_path / "kit", names=names, trust="distributed", dropouts=1)
+    path = client_folder(kit, "ward 7") / "data.npz"  # it has no test records, and lends its noise
+    np.savez(path, **{k: v for k, v in np.load(path).items() if not k.startswith("test_")})
     federation, out = Federation.load(kit / "server/federation.toml"), tmp_path / "run"
     seen = []
     with LocalGuards(kit / "clients") as guards:
@@ -317,6 +322,7 @@ def test_where_noise_is_distributed_only_a_masked_sum_leaves_and_the_price_if_al
         run = federate(federation, guards.transport(federation), out=out, poll=0.01)
     told = run.evaluation
     assert told["together"][0]["clients"] == ["ward 7", "clinic"]
+    assert told["together"][0]["records"] == 150
     assert set(told["clients"]) == {"practice"}
     assert told["in_all"]["accuracy"]["value"] > 0.6
     plain = [body for body, _ in seen if b'"evaluate?"' in body]

@@ -84,7 +84,7 @@ def test_a_formed_gradient_does_not_depend_on_the_examples_beside_it(cuda: str, 
             stacked.bind(layout.flatten(layer)[None].to(cuda), 5, apart=True)
             stacked.compute(images)
             stacked.observe(g)
-            seen.append([part[0][0].clone() for part in stacked.own_gradients() or []])
+            seen.append([part[0][0].clone() for part in stacked.own_gradients()])
     finally:
         torch.backends.cudnn.allow_tf32 = before
     assert len(seen[0]) == 2
