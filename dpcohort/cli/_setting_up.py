@@ -377,6 +377,7 @@ _PURPOSES = {
     "train": {
         "torch": "training",
         "scikit-learn": "the embedded data set, estimators",
+        "joblib": "sweeps in processes and on clusters",
         "cryptography": "private noise, certificates",
         "mpmath": "certified noise",
     },
