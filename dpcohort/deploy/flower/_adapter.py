@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that knows Flower: its messages, its grid, its two kinds of app.
+"""What knows Flower: its messages, its grid, its two kinds of app (and an operator's calls:
+``_operator``).
 
 Flower moves quickly, so everything used of it stands here and is held by a contract test. It is
 imported with this module alone, and told before to send no telemetry and to look for no updates.
