@@ -229,7 +229,7 @@ def _serve(fleet, monkeypatch, tmp_path, carry):
     inspect.signature(connection.http_request_response).bind(
         "fl.example.org:9443", False, b"authority", ("private", "public")
     )
-    monkeypatch.setitem(serve_node.__globals__, "http_request_response", fleet.connection)
+    monkeypatch.setattr(connection, "http_request_response", fleet.connection)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     make_certificates(tmp_path)
     public, said = make_node_key(tmp_path / "node.key"), []
