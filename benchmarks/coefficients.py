@@ -121,7 +121,7 @@ def main() -> None:
     print("| labels | steps | rounds | ε | of the error, noise | 95 % intervals that hold | z² |")
     print("|---|---|---|---|---|---|---|")
     for name, kind in KINDS.items():
-        for newton, rounds, epsilon in ((False, 60, 4.0), (False, 15, 0.7), (True, 10, 2.0)):
+        for newton, rounds, epsilon in ((False, 60, 4.0), (False, 15, 0.7), (True, 10, 6.0)):
             z, noise = errors(kind, repeats=repeats, rounds=rounds, epsilon=epsilon, newton=newton)
             held = f"{100 * np.mean(np.abs(z) < 1.96):.1f} %"
             steps = "Newton" if newton else "plain"

@@ -31,7 +31,10 @@ encounters of 71,518 patients (UCI, doi 10.24432/C5230J), clients by medical spe
         --person zper --clients visits-clients.csv --public
     python benchmarks/real_tables.py persons diabetes.toml visits.toml -o FOLDER
 
-``show FOLDER`` prints the tables of ``docs/how-to/tables.md``, from the files of ``compare``, and
+``solvers CONFIG...`` prints the table of ``docs/how-to/tables.md``: Newton steps beside plain ones,
+local and distributed noise, and the model without privacy fitted to the end.
+
+``show FOLDER`` prints tables from the files of ``compare``, and
 that of ``docs/research/personalise.md``, from those of ``personal -o FOLDER/personal``.
 
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
@@ -652,7 +655,7 @@ def solvers(config: Config, effort: Effort) -> dict[str, Any]:
 
 
 def markdown(folder: Path) -> str:
-    """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
+    """Tables from the files that ``compare`` wrote."""
     there = [name for name in _PAGE if (folder / f"{name}.json").exists()]
     found = {name: json.loads((folder / f"{name}.json").read_text()) for name in there}
     flamby = json.loads((folder / "flamby.json").read_text())

@@ -266,6 +266,13 @@ def sum_of_rows(rows: Tensor) -> Tensor:
     return total
 
 
+def noise_of(rule: AggregationRule, cohort: Cohort) -> float:
+    """Noise on a coordinate of a round's combined mean gradient; of robust rules, of the mean."""
+    if isinstance(rule, _Weighted):
+        return float(np.linalg.norm(rule.weights(cohort) * cohort.noise_stds))
+    return cohort.noise_of_mean
+
+
 class _Weighted:
     """A sum of the updates, with a weight for each draw."""
 

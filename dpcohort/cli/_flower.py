@@ -31,6 +31,7 @@ from dpcohort.deploy._formats import read_toml
 from dpcohort.deploy._monitoring import Log, json_line, publish_metrics
 from dpcohort.deploy.flower import write_kit
 from dpcohort.deploy.flower._adapter import NodeState, serve_node
+from dpcohort.deploy.flower._certificates import renew_certificates
 from dpcohort.deploy.flower._kit import write_app
 from dpcohort.deploy.flower._trial import run_demo
 from dpcohort.deploy.flower.client_app import carry
@@ -253,6 +254,17 @@ def _logger(part: str, *, as_json: bool) -> Log:
         sys.stdout.flush()
 
     return log
+
+
+@flower.command("renew")
+def renew(
+    folder: Annotated[Path, Argument(metavar="TLS", help="The folder tls of a kit's server.")],
+    days: Annotated[int, Option(help="How long they are valid.")] = 30,
+) -> None:
+    """Make the next certificates: nodes that have their ca.crt accept the old server, too."""
+    made = renew_certificates(folder, days=days)
+    say(f"{made}: give its ca.crt to every client's owner; when all nodes have it, move the three")
+    say(f"files to {folder} and restart the SuperLink and nginx.")
 
 
 @flower.command("node")

@@ -8,7 +8,8 @@ Every draw of every experiment has its own weights, clip, noise, step size and b
 accelerator many draws share one pass (``device_draws``), and while it computes a round the host
 prepares the next. On a CPU each draw has a pass of its own, on one thread, and as many
 run at a time as there are workers: a core's caches then hold one draw, and the result does not
-depend, to the bit, on the number of workers or on what else is in the stack.
+depend, to the bit, on the number of workers or on what else is in the stack. Only the draws of a
+linear model, which are small, share one, private or not (``linear``).
 
 A batch too large for one pass is cut into parts, by the model's shapes and the public batch size,
 and different workers take them. Floating-point sums depend on their order: to a draw's sum its
@@ -18,7 +19,8 @@ gradients and not before.
 
 Python's lock, of which there is one for all workers, is needed between operations. So a step of
 shapes that come often is two calls without it, and while a round is computed the next is prepared:
-its batches, and what its noise will be drawn from.
+its batches, and what its noise will be drawn from. Batches of random size come in few widths, and
+private passes in few sizes, so that theirs come often too.
 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On an accelerator all draws of an experiment are then one batch, each record with the

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from dpcohort._validate import number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean, combine_round
+from dpcohort.aggregation._rule import noise_of
 from dpcohort.engine._local_rule import LocalRule
 from dpcohort.engine._preconditioner import KEPT, Preconditioner
 from dpcohort.engine._server_optimiser import kept_names, server_class, server_step
@@ -504,7 +505,7 @@ def _take_steps(
                 combined, memory = combine_round(rule, came.updates, came.cohort, memory)
             if memory is not None:
                 state.tensors["memory"] = memory
-            moved.setdefault(optimiser, []).append((state, combined, came.cohort.noise_of_mean))
+            moved.setdefault(optimiser, []).append((state, combined, noise_of(rule, came.cohort)))
     for optimiser, pairs in moved.items():
         optimiser.apply(*zip(*pairs, strict=True))
 

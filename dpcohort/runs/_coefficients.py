@@ -27,12 +27,15 @@ from dpcohort.data import TableColumns
 from dpcohort.data._tables import columns_of_frame
 from dpcohort.engine._preconditioner import LOG_OF_MOST, SPREAD
 from dpcohort.errors import InputError
+from dpcohort.plain_text import first_of
 from dpcohort.runs._run import Run
 from dpcohort.tasks import CURVATURES, Task
 
 #: Rows that stand for the distribution of inputs, at most.
 _ROWS = 2000
-_SEARCH_STEPS = 6
+_SEARCH_STEPS = 8
+#: What the search may have left of the coefficients.
+_FOUND = 0.05
 #: Directions that were learned less than this are left out.
 _LEAST_LEARNED = 1e-7
 _MOST_PARAMETERS = 600
@@ -107,12 +110,11 @@ def coefficients(run: Run, public: Any = None, *, confidence: float = 0.95) -> C
     variances = [np.einsum("ij,jk,ik->i", contrasts, part, contrasts) for part in (noise, sampling)]
     times = float(ndtri((1 + confidence) / 2))
     rows, remarks = [], list(_remarks(run, columns))
+    untold: dict[str, None] = {}
     every = zip(named, told.tolist(), found.tolist(), *variances, strict=True)
     for (name, of), is_told, value, private, chance in every:
         if not is_told:
-            remarks.append(
-                f"nothing is known of {name}: it is the same in all rows taken as inputs"
-            )
+            untold.setdefault(name)
             continue
         error = math.sqrt(max(0.0, private) + max(0.0, chance))
         low, high = value - times * error, value + times * error
@@ -130,6 +132,14 @@ def coefficients(run: Run, public: Any = None, *, confidence: float = 0.95) -> C
                 ratio=ratio if has_ratio else None,  # type: ignore[arg-type]
             )
         )
+    if public is None and (hidden := [name for name in untold if name in columns.bounds]):
+        raise InputError.because(  # what is left would stand for them too
+            f"the noise on the second moments hides how {first_of(hidden)} is distributed. Give a "
+            "public table of the same columns: --public TABLE"
+        )
+    if untold:
+        why = "it is the same in all rows, or goes with others"
+        remarks.append(f"nothing is told of {first_of(list(untold), 9)}: {why}")
     return Coefficients(
         rows=tuple(rows), confidence=confidence, inputs=words, remarks=tuple(remarks)
     )
@@ -267,10 +277,27 @@ class _Training:
     def behind(self, released: FloatArray) -> tuple[FloatArray, ...]:
         """The optimum behind what was released, both covariances of it, and what it tells."""
         optimum = released.copy()
+        reached, learned, noise, sampling = self._run(optimum)
         for _ in range(_SEARCH_STEPS):
-            reached, learned, noise, sampling = self._run(optimum)
             inverse = np.linalg.pinv(learned, rcond=_LEAST_LEARNED)
-            optimum = optimum + (inverse @ (released - reached).ravel()).reshape(released.shape)
+            away = released - reached
+            move = (inverse @ away.ravel()).reshape(released.shape)
+            for shorter in (1.0, 0.5, 0.25, 0.1):
+                tried = self._run(optimum + shorter * move)
+                if np.linalg.norm(released - tried[0]) < np.linalg.norm(away):
+                    optimum, (reached, learned, noise, sampling) = optimum + shorter * move, tried
+                    break
+            else:
+                break
+        inverse = np.linalg.pinv(learned, rcond=_LEAST_LEARNED)
+        if np.linalg.norm(inverse @ (released - reached).ravel()) > _FOUND * (
+            1 + np.linalg.norm(optimum)
+        ):
+            raise InputError.because(
+                "no coefficients would have led to this model: its noise is too large for it, or "
+                "its classes can be told apart without an error, so that they have no end. "
+                "Larger budgets, or fewer features."
+            )
         known = inverse @ learned
         inverse = inverse + np.eye(len(known)) - known  # what was not learned stays as it came
         noise, sampling = (inverse @ part @ inverse.T for part in (noise, sampling))

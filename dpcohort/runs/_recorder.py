@@ -74,6 +74,7 @@ from dpcohort.runs._journal import Journal
 from dpcohort.runs._paid_evaluation import results_again
 from dpcohort.runs._run import Run, result_in
 from dpcohort.runs._seal import changes_since_sealed, write_sealed
+from dpcohort.runs._success import linear_reach, sureness
 from dpcohort.text_files import finite_json
 
 
@@ -249,6 +250,9 @@ class Recorder:
             self.run.average = self._weights(state.average)
         scored = state.parameters if state.average is None else state.average
         self.run.judged = self.job.judge(scored, self.run.history) | self._evaluated()
+        if isinstance(self.job, Job):
+            reach = linear_reach(self.run.scored_weights, self.job.data.row_bound)
+            self.run.judged["warnings"] += sureness(self.job.task, reach)
         if (folder := self.run.path) is not None and not (folder / RESULT).exists():
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.run.write_receipts()

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import DpcohortError
@@ -139,6 +140,33 @@ def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str
         f"the model diverges: its test loss was {best:.3g} after round {best_round} and is "
         f"{last:.3g} now, above the {trivial_loss:.3g} of a constant. Lower the step size or the "
         "rounds, or take an average (optimiser.average_decay)."
+    ]
+
+
+def linear_reach(weights: Mapping[str, NDArray[Any]], row_bound: float) -> float:
+    """The largest output that a linear model can give within public bounds; 0 of any other."""
+    if not math.isfinite(row_bound) or {*weights} - {"1.weight", "1.bias"} - _MOMENTS:
+        return 0.0
+    return row_bound * float(np.abs(np.linalg.norm(weights["1.weight"], axis=1)).max())
+
+
+_MOMENTS = {"moments.weight", "moments.bias"}
+#: Outputs beyond these are of a training that diverged: log-odds, or times the range of a number.
+_TOO_SURE = {"classification": 60.0, "multi-label": 60.0, "regression": 20.0, "counts": 60.0}
+
+
+def sureness(task: Task, reach: float) -> list[str]:
+    """That a model's weights, which are public, are longer than any that were learned.
+
+    Example:
+        >>> sureness(Task(), 4.0), sureness(Task(), 900.0)[0].partition(":")[0]
+        ([], 'the model has diverged')
+    """
+    if reach <= _TOO_SURE[task.kind]:
+        return []
+    return [
+        f"the model has diverged: within the public bounds its outputs reach {reach:.3g}. Lower "
+        "optimiser.learning_rate or the rounds, or raise budgets: noise alone may carry it there."
     ]
 
 

@@ -233,6 +233,7 @@ def _refuse_repetitions(jobs: Sequence[Job]) -> None:
 
 def _check_side_by_side(jobs: Sequence[Job]) -> None:
     first = jobs[0]
+    moments = first.model_options.get("second_moments")
     if any(
         job.data is not first.data or job.evaluate_every != first.evaluate_every for job in jobs
     ):
@@ -242,6 +243,8 @@ def _check_side_by_side(jobs: Sequence[Job]) -> None:
             "runs side by side need the same frozen parameters; these differ with the seed. "
             "Give them in a weights file, or train the runs one by one."
         )
+    if any(job.model_options.get("second_moments") != moments for job in jobs):
+        raise InputError.because("runs side by side need the same model.options.second_moments.")
     if any(job.engine != "batched" or job.device != first.device for job in jobs):
         raise InputError.because("runs side by side use the batched engine on one device.")
 

@@ -431,6 +431,7 @@ class Bench:
             seed,
             replace(config.training, clip=1.0),
             str(config.values["selection"]),
+            repr(config.model.options),
         )
         if alike not in self._plans:
             job = configured_job(
@@ -465,11 +466,11 @@ def _shared_out(config: Config) -> list[str]:
 
 
 def _stacks(jobs: Mapping[Settings | None, Job]) -> Iterator[list[Settings | None]]:
-    """Settings in groups whose jobs run side by side: of one model, and as many rounds."""
-    groups: dict[tuple[int, int], list[Settings | None]] = {}
+    """Settings in groups whose jobs run side by side: of as many rounds, and the same model."""
+    groups: dict[tuple[int, str], list[Settings | None]] = {}
     for one, job in jobs.items():
-        training = job.plan.training
-        groups.setdefault((training.rounds, training.dimension), []).append(one)
+        key = job.plan.training.rounds, repr(dict(job.model_options))
+        groups.setdefault(key, []).append(one)
     for group in groups.values():
         for start in range(0, len(group), _STACK):
             yield group[start : start + _STACK]

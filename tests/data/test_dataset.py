@@ -228,3 +228,16 @@ def test_a_stray_label_makes_no_class(train, test, words):
 
 def test_a_class_without_training_records_below_the_largest_is_no_mistake():
     assert dataset_from_arrays("x", **arrays(train_labels=[0, 3, 2, 3])).classes == 4
+
+
+def test_rare_classes_are_known_from_public_test_records_alone():
+    rng = np.random.default_rng(0)
+    labels, private = np.arange(100) < 6, np.arange(100) < 4
+    arrays = {"train_inputs": rng.normal(size=(100, 2)), "test_inputs": rng.normal(size=(100, 2))}
+    arrays |= {"train_labels": private.astype(int), "test_labels": labels.astype(int)}
+    public = dataset_from_arrays("a", **arrays, classes=2, test_public=True)
+    assert public.task.class_shares == (0.94, 0.06)
+    assert dataset_from_arrays("a", **arrays, classes=2).task.class_shares == ()
+    # Held out from the training records, which stay private, it is no test set that tells.
+    half = np.arange(50)
+    assert public.held_out(half + 50, half, name="b").task.class_shares == (0.94, 0.06)

@@ -83,6 +83,38 @@ def make_certificates(
     return folder
 
 
+def renew_certificates(folder: Path, *, days: int = 30) -> Path:
+    """Write new certificates for the same hosts into the folder ``next``, which must not be there.
+
+    Its ``ca.crt`` holds the new authority and the old ones: who has it accepts a server with
+    either certificate, so that nodes and server need not change at one moment.
+
+    Args:
+        folder: with the present ``ca.crt`` and ``server.pem``.
+        days: how long the new ones are valid.
+
+    Returns:
+        The folder ``next``.
+
+    Raises:
+        InputError: the present ones cannot be read, or there is a ``next`` already.
+    """
+    try:
+        old = (folder / "ca.crt").read_bytes()
+        own = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (folder / "next").mkdir(mode=0o700)
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise InputError.because(
+            f"{folder}: no new certificates were made ({error}). Needed are ca.crt and server.pem "
+            "of a kit, and no folder next."
+        ) from None
+    hosts = [str(name.value) for name in names]
+    made = make_certificates(folder / "next", hosts=hosts, days=days)
+    _write(made / "ca.crt", (made / "ca.crt").read_bytes() + old)
+    return made
+
+
 def make_node_key(path: Path) -> str:
     """Write a node's private key (OpenSSH, P-384) and beside it the public one; the public text.
 

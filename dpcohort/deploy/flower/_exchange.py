@@ -156,6 +156,7 @@ class Exchange:
         keys: fingerprint of each client's registered public key.
         timeout: seconds for one exchange; messages are void afterwards.
         attempts: how often a client is asked at most.
+        revoked: clients that are asked nothing.
         poll: seconds between looks for answers, at most. A client that could not answer is asked
             again after ten times as long, then twenty: a guard that died is started meanwhile.
         tell: told by each exchange's group why clients have not answered yet, when that changes,
@@ -171,6 +172,7 @@ class Exchange:
         *,
         timeout: float = 600.0,
         attempts: int = 3,
+        revoked: Collection[str] = (),
         poll: float = 0.5,
         tell: Tell = lambda group, waiting, answered: None,
         clock: Callable[[], float] = time.monotonic,
@@ -179,6 +181,7 @@ class Exchange:
         self._transport, self._keys = transport, dict(keys)
         self._timeout = number("timeout", timeout, above=0)
         self._attempts = whole_number("attempts", attempts, at_least=1)
+        self._revoked = frozenset(revoked)
         self._poll, self._tell, self._clock, self._sleep = poll, tell, clock, sleep
 
     def ask(
@@ -200,7 +203,10 @@ class Exchange:
         began = self._clock()
         deadline = began + self._timeout
         heard = {client: Heard() for client in messages}
-        due = dict.fromkeys(messages, began)  # when those that wait are asked, or asked again
+        # When those that wait are asked, or asked again.
+        due = {client: began for client in messages if client not in self._revoked}
+        for client in messages.keys() - due.keys():
+            heard[client].errors.append("revoked by the operator")
         under_way: dict[str, str] = {}
         told, times = dict[str, str](), 1
         while True:

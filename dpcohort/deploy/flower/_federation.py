@@ -103,6 +103,8 @@ class Federation(Format):
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``; None for an app whose nodes are
             known by the names they give, not by keys they proved.
+        revoked: clients that are asked nothing any more, from when the run is gone on with; their
+            draws are lost. The service lets their keys in no more.
         members: the public key of each client's identity, by which its guard signs what it
             releases. Where noise is distributed all are needed, as its owner and all others have
             them in their terms; otherwise the first key of a client is the one that counts.
@@ -124,6 +126,7 @@ class Federation(Format):
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str] | None
+    revoked: Annotated[tuple[str, ...], Field(strict=False)] = ()
     members: Members = Field(default_factory=dict)
     persons: Annotated[PersonTerms | None, PlainValidator(persons_of_file)] = None
     tuning: Mapping[str, Any] = Field(default_factory=dict)
@@ -156,6 +159,9 @@ class Federation(Format):
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
+        for client in self.revoked:
+            if client not in keys:
+                raise InputError("revoked", given=client, allowed="clients of [clients]")
         missing = [client for client in self.drawn if not keys.get(client)]
         if missing:
             raise InputError.because(
@@ -211,7 +217,7 @@ class Federation(Format):
         """
         said = {**dict(self), "plan": plan, "model": self.model.said}
         said["persons"] = None if self.persons is None else asdict(self.persons)
-        for key in ("members", "persons", "tuning"):
+        for key in ("members", "persons", "revoked", "tuning"):
             if not said[key]:
                 del said[key]
         return toml_text(said)

@@ -108,6 +108,7 @@ def federate(
         places = max(1, len(transport.nodes()))
         keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
     limits: Any = {"timeout": federation.timeout, "attempts": federation.attempts}
+    limits["revoked"] = federation.revoked
     exchange = Exchange(transport, keys, **limits, poll=poll, tell=tell)
     job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = job.evaluator()
@@ -139,6 +140,7 @@ class GuardTrainer:
         run, plan = job.federation.run, job.plan.sha256
         self._signers = Signers(job.federation.members, run=run, plan=plan)
         self._signed = set[DrawSignature]()
+        self._versions: dict[str, str] = {}
 
     @contextmanager
     def recorded(self, out: Path, *, resume: bool) -> Iterator[Recorder]:
@@ -152,6 +154,8 @@ class GuardTrainer:
         self._run = part.run
         with closing([part]):
             part.begin(EngineState(self.job.initial()))
+            if not part.run.is_finished:  # else it is sealed
+                write_said(part.run, {c: {"dpcohort": one} for c, one in self._versions.items()})
             for signature in read_signatures(self._run):
                 if (fault := self._signers.fault(signature)) is not None:
                     raise VerificationError(f"{self._run.path}/{SIGNATURES}: {fault}.")
@@ -380,6 +384,7 @@ class GuardTrainer:
         for client, answers in heard.items():
             if answers.bodies:
                 hello = read_hello(answers.bodies[-1])
+                self._versions[client] = getattr(hello, "dpcohort", "")
                 problems[client] = disagreements(self.job, client, hello, resume=resume)
                 if isinstance(hello, Hello):
                     tested[client] = hello.tested

@@ -176,7 +176,8 @@ class Service:
             status = read_status(self.out)
             if executing is not None:
                 seen = True
-                self._tell(describe(status) if status != before else "starts")
+                is_news = number is None or status != before
+                self._tell(describe(status) if is_news else "starts")
             elif seen or status != before or (number and self._superlink.has_ended(number)):
                 return status
             self._sleep(_LOOK)
@@ -185,11 +186,12 @@ class Service:
         """Let in the nodes whose keys the federation names, and no other key of these clients."""
         keys, nodes = self._federation.fingerprints, self._superlink.nodes()
         for client, public in (self._federation.clients or {}).items():
+            revoked = client in self._federation.revoked
             for key, (node, name) in nodes.items():
-                if name == client and key != keys[client]:
+                if name == client and (revoked or key != keys[client]):
                     self._superlink.unregister(node)
-                    self._say(f"{one_line(client)} has a new key: its old one is let in no more")
-            if keys[client] not in nodes:
+                    self._say(f"an old or revoked key of {one_line(client)} is let in no more")
+            if keys[client] not in nodes and not revoked:
                 self._superlink.register(public, client)
 
     def _tell(self, words: str, **facts: Any) -> None:

@@ -36,7 +36,7 @@ class Recorder:
         self.step_size = optimiser.step_size
         self.updates: list[torch.Tensor] = []
 
-    def apply(self, states, updates) -> None:
+    def apply(self, states, updates, noise=()) -> None:
         for state, update in zip(states, updates, strict=True):
             self.updates.append(update.clone())
             state.parameters.sub_(update)

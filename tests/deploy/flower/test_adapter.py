@@ -74,7 +74,7 @@ class _Grid:
         return [self._replies.pop(name) for name in list(names) if name in self._replies]
 
 
-def test_flower_is_imported_in_one_module_only():
+def test_flower_is_imported_where_its_messages_and_its_operator_are():
     importing = set()
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -84,7 +84,7 @@ def test_flower_is_imported_in_one_module_only():
                 names = [node.module]
             if any(name.split(".")[0] == "flwr" for name in names):
                 importing.add(path.relative_to(PACKAGE).as_posix())
-    assert importing == {"deploy/flower/_adapter.py"}
+    assert importing == {"deploy/flower/_adapter.py", "deploy/flower/_operator.py"}
 
 
 def test_a_letter_goes_out_and_its_answer_comes_back_through_flowers_messages():
@@ -229,7 +229,7 @@ def _serve(fleet, monkeypatch, tmp_path, carry):
     inspect.signature(connection.http_request_response).bind(
         "fl.example.org:9443", False, b"authority", ("private", "public")
     )
-    monkeypatch.setitem(serve_node.__globals__, "http_request_response", fleet.connection)
+    monkeypatch.setattr(connection, "http_request_response", fleet.connection)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     make_certificates(tmp_path)
     public, said = make_node_key(tmp_path / "node.key"), []
@@ -286,12 +286,11 @@ def test_a_node_without_its_files_says_which(tmp_path):
     with pytest.raises(InputError, match=r"ca\.crt cannot be read"):
         serve_node(bytes, superlink="a:1", **files)
     files["authority"].write_bytes(b"authority")
+    with pytest.raises(FileFormatError, match=r"ca\.crt: it is not a certificate"):
+        serve_node(bytes, superlink="a:1", **files)
+    make_certificates(tmp_path)
     files["key"].write_text("no key")
     with pytest.raises(FileFormatError, match="not the private key of a node"):
-        serve_node(bytes, superlink="a:1", **files)
-    files["key"].unlink()
-    make_node_key(files["key"])
-    with pytest.raises(FileFormatError, match=r"ca\.crt: it is not a certificate"):
         serve_node(bytes, superlink="a:1", **files)
 
 
