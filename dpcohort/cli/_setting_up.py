@@ -333,7 +333,7 @@ def _for_table(
     steps += [
         f"{program()} tune {path} -o {tuned}",
         f"{program()} train {tuned} --out RUN",
-        f"{program()} receipt RUN CLIENT --letter letter.html",
+        f"{program()} receipt RUN --letters LETTERS",
     ]
     return text, plan, steps
 

@@ -215,7 +215,7 @@ _SHOWN = 10
 def worth(
     source: Annotated[Path, _CONFIG],
     target: Annotated[
-        float | None, Option(help="Accuracy to reach, e.g. 0.8: how much budget would it take?")
+        float | None, Option(help="Loss saved to reach, e.g. 0.3: how much budget would it take?")
     ] = None,
     public: Annotated[
         str | None,

@@ -7,11 +7,14 @@ It says what the run's public record says, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from dpcohort._version import __version__
 from dpcohort.data import TableColumns
+from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, first_of, one_line
 from dpcohort.runs import Run
+from dpcohort.runs._coefficients import coefficients
 from dpcohort.runs._folder import RECEIPTS
 from dpcohort.runs._paid_evaluation import in_words
 from dpcohort.runs._receipts import read_receipts
@@ -65,6 +68,7 @@ def model_card(run: Run) -> str:
         ),
         "## How good it is",
         "\n".join(f"- {words}" for words in _judged(run)),
+        *_coefficients(run),
         "## Limits",
         "\n".join(f"- {words}" for words in _limits(run, columns)),
         "## Use",
@@ -118,6 +122,20 @@ def _judged(run: Run) -> Iterator[str]:
         yield "Nothing is told of test records: they are not public, and nobody paid for it."
     for words in found.get("warnings", ()):
         yield f"Warning: {words}"
+
+
+def _coefficients(run: Run) -> Iterator[str]:
+    """Those of a linear model, where it holds what their intervals need."""
+    with suppress(InputError):
+        found = coefficients(run)
+        yield "## Coefficients, with 95 % intervals of sampling error and noise"
+        lines = ["| column | coefficient | low | high |", "|---|---|---|---|"]
+        for one in found.rows:
+            numbers = " | ".join(f"{value:.4g}" for value in (one.estimate, one.low, one.high))
+            lines.append(
+                f"| {_cell(f'{one.of}: {one.name}' if one.of else one.name)} | {numbers} |"
+            )
+        yield "\n".join(lines)
 
 
 def _limits(run: Run, columns: TableColumns | None) -> Iterator[str]:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What knows Flower: its messages, its grid, its two kinds of app (and an operator's calls:
-``_operator``).
+"""What knows Flower: its messages, its grid, its two kinds of app; ``_operator`` its operator.
 
 Flower moves quickly, so everything used of it stands here and is held by a contract test. It is
 imported with this module alone, and told before to send no telemetry and to look for no updates.
