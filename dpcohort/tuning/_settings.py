@@ -74,8 +74,8 @@ def suggested_settings(
     Whole clients, for a budget then pays for a distance, whatever the number of steps; and
     probabilities most of the way to the least noise where budgets differ. A linear model within
     public bounds clips where these end, so that probabilities stay honest. It takes Newton steps,
-    for which a share of each budget buys second moments, unless their noise would exceed all that
-    they can be; then the longest step at which its loss cannot diverge, or a shorter one where the
+    for which a share of each budget buys second moments, unless the noise of these is loud;
+    then the longest step at which its loss cannot diverge, or a shorter one where the
     noise would drown the model.
     Of others the clip is below nearly all gradients, so that their scale does not matter, and the
     path carries a linear model over inputs of the usual scale to where its predictions are sure.
@@ -114,6 +114,7 @@ def suggested_settings(
             newton = _newton(within or found, row_bound, task, min(most, rounds), summed_rows)
             share = _share_of_moments(newton.rounds) * newton.rounds
             noise = _noise_to_clip(newton, population, dimension, config) / math.sqrt(dimension)
+            loudest = min(loudest, _LOUDEST_OF_CLASSES) if task == "classification" else loudest
             if noise * math.sqrt(2 * width / share) < loudest:
                 return newton
     if within is not None:
@@ -184,6 +185,8 @@ def _share_of_moments(rounds: int) -> float:
 #: Newton steps, by the most that noise may make of the largest second moment there can be: where
 #: it is loud, fewer steps keep the model smaller.
 _NEWTON_ROUNDS = {30: 0.05, 20: 1.0}
+#: Gradients of classes need them less: few records are classified as well by plain steps.
+_LOUDEST_OF_CLASSES = 0.05
 #: Where gradients are clipped, in norms of a row: numbers seldom err by as much as their range,
 #: counts by more than 1.
 _GRADIENT = {"regression": 0.5, "counts": 2.0}
