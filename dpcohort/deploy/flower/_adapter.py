@@ -253,14 +253,13 @@ def serve_node(
         FileFormatError: the key is no key of a node, or the certificate is none.
         DpcohortError: the SuperLink is there and does not answer as it should.
     """
-    _, secret = _content(authority), _content(key)
+    certificate, secret = certificate_in(authority), _content(key)
     try:
         private = load_ssh_private_key(secret, None)
     except (ValueError, UnsupportedAlgorithm):
         private = None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise FileFormatError(key, "it is not the private key of a node (node.key of a kit).")
-    certificate = certificate_in(authority)
     keys = (private, private.public_key())
     # Flower would end the process, a few seconds later also one that wants to go on.
     vars(fleet_http_connection)["flwr_exit"] = _not_let_in
