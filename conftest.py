@@ -28,7 +28,15 @@ def _announce(folder: Path) -> None:
 
 
 _PLACE = Path(tempfile.mkdtemp(prefix="dpcohort-lab-"))
-atexit.register(shutil.rmtree, _PLACE, ignore_errors=True)
+_OWNER = os.getpid()
+
+
+@atexit.register
+def _remove() -> None:
+    if os.getpid() == _OWNER:  # a copy of this process may end before it
+        shutil.rmtree(_PLACE, ignore_errors=True)
+
+
 _announce(_PLACE)
 sys.path.insert(0, str(_PLACE))
 os.environ["PYTHONPATH"] = os.pathsep.join(

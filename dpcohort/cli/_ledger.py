@@ -51,6 +51,9 @@ def init(
     per: Annotated[
         str, Option(help="Over the lifetime of the data, or in any window of '365 days'.")
     ] = "lifetime",
+    unit: Annotated[
+        str, Option(help="What the cap covers: record, or person (all rows of one).")
+    ] = "record",
     neighbours: Annotated[str, Option(help="zero-out or replace-one.")] = "zero-out",
     across_runs: Annotated[
         str,
@@ -68,6 +71,7 @@ def init(
         epsilon=epsilon,
         delta=delta,
         per=per,  # type: ignore[arg-type]  # its words
+        unit=unit,  # type: ignore[arg-type]  # checked by the class
         neighbours=neighbours,  # type: ignore[arg-type]  # checked by the class
         across_runs=across_runs,  # type: ignore[arg-type]
         fingerprint=None if data is None else _fingerprint(data),
@@ -84,7 +88,8 @@ def init(
     else:
         what = "a new ledger" if is_new else "ledger"
         say(
-            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} {cap.per.scope} "
+            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} {cap.per.scope}, "
+            f"for each {unit} "
             f"({what}, {identity}). "
             "Next: dpcohort ledger accept"
         )

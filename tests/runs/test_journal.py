@@ -103,7 +103,7 @@ def test_what_could_not_be_written_is_not_counted(path, make):
 def test_it_is_open_in_one_process_only_and_refusing_lets_go_of_it(path, make):
     plan = make()
     journal = Journal(plan, path)
-    with pytest.raises(InputError, match="another process"):
+    with pytest.raises(InputError, match="is training in this folder"):
         Journal(plan, path)
     count(journal, plan, 0)
     journal.close()
