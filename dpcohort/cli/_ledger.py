@@ -71,7 +71,7 @@ def init(
         epsilon=epsilon,
         delta=delta,
         per=per,  # type: ignore[arg-type]  # its words
-        unit=unit,  # type: ignore[arg-type]  # checked by the class
+        unit=unit,
         neighbours=neighbours,  # type: ignore[arg-type]  # checked by the class
         across_runs=across_runs,  # type: ignore[arg-type]
         fingerprint=None if data is None else _fingerprint(data),
