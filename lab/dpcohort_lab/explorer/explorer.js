@@ -95,7 +95,8 @@ const dpcohortExplorer = (() => {
 
   function read() {
     return {
-      mode: document.querySelector("input[name=mode]:checked").value,
+      // None is checked between the reset of the form and ours.
+      mode: document.querySelector("input[name=mode]:checked")?.value ?? given.mode,
       eta: etaAt(Number(at("eta").value)),
       bias: Number(at("bias").value),
       rounds: Number(at("rounds").value),

@@ -67,7 +67,7 @@ def saved_worth(plan: Plan, path: Path) -> dict:
     return found
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _nothing_is_added():
     """A distribution that is installed beside this one may add a section to each report."""
     with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +106,7 @@ def groups(trained) -> list[Group]:
     return read_groups([trained / "privacy-aware", trained / "unbiased"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def comparison_report(groups) -> Report:
     return report_of_runs(groups)
 
