@@ -204,5 +204,6 @@ def _telling_of_lost_processes(where: str) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DpcohortError(
-            f"The sweep on {where} stopped: a process or the cluster is gone ({reason}). {_KEPT}"
+            f"The sweep on {where} stopped ({reason}): a cell failed, or its process or cluster is "
+            f"gone. {_KEPT}"
         ) from error
